@@ -20,6 +20,9 @@ class Ending:
         default_factory=lambda: {"path": None, "report": None, "resume": None, "reason": ""}
     )
 
+    untouched: str = "no file was written"
+    """What there is where no draws are saved."""
+
     def say(self, text: str) -> None:
         """Why it ends as it does."""
         say(text)

@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None, stop: StopSignals | None = None) -> 
             code = _main(argv, stop, ending)
         except KeyboardInterrupt:
             lost = "the draws were given up" if stop.holding else "nothing was drawn yet"
-            ending.say(f"{stop.name}; {lost} and no file was written.")
+            ending.say(f"{stop.name}; {lost} and {ending.untouched}.")
             code = stop.exit_code
         except Exception as error:
             # An import that is interrupted may raise anything.
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None, stop: StopSignals | None = None) -> 
                 ending.content["reason"] = f"{type(error).__name__}: {error}"
                 ending.write(1)
                 raise
-            ending.say(f"{stop.name}; nothing was drawn yet and no file was written.")
+            ending.say(f"{stop.name}; nothing was drawn yet and {ending.untouched}.")
             code = stop.exit_code
         ending.write(code)
         return code
@@ -161,6 +161,7 @@ def _lengthen(
         arguments.overrides,
     )
     checked_path(config, location, force=True)
+    ending.untouched = f"{location} stays as it was, with {ended.draws} draws of each chain"
     return _run(config, location, stop, ending, force=True, quiet=arguments.quiet, ended=ended)
 
 
@@ -185,6 +186,8 @@ def _resume(location: OutputLocation, stop: StopSignals, ending: Ending, argumen
     # the draws that were saved when it was interrupted, or a store that had just been begun
     again = arguments.force or is_interrupted(location) or place_of(location).is_own()
     checked_path(config, location, force=again)
+    if is_interrupted(location):
+        ending.untouched = f"{location} stays as it was"
     return _run(config, location, stop, ending, force=again, quiet=arguments.quiet, saved=saved)
 
 
@@ -289,7 +292,7 @@ def _run(
         if stream is not None:
             stream.discard()
         stop.release()
-        ending.say(f"{stop.name}; nothing was drawn yet and no file was written.{how_to_go_on}")
+        ending.say(f"{stop.name}; nothing was drawn yet and {ending.untouched}.{how_to_go_on}")
         return stop.exit_code
     started = time.monotonic()
     groups: Mapping[str, AnyGroup]

@@ -19,10 +19,13 @@ import h5netcdf
 import numpy as np
 import pytest
 import xarray
+from fake_run import make_draws
 from forked_runs import ForkedRun, run, start, start_and_end_while_drawing
 from test_cli_run import command
 from url_files import bucket_in
 
+from batchnuts import sample
+from batchnuts.mcmc import sampling
 from batchnuts.mcmc.checkpoint.file import read_checkpoint, write_checkpoint
 from batchnuts.mcmc.checkpoint.keeper import NAME
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
@@ -226,6 +229,25 @@ MISTAKES = {
 def test_what_cannot_be_resumed(folder: Path, mistake: str) -> None:
     arguments, code, said = MISTAKES[mistake]
     assert re.search(said, run(*arguments, cwd=folder, code=code).stderr)
+
+
+@pytest.mark.parametrize("made", ["none", "raised"])
+def test_a_longer_run_that_is_stopped_leaves_its_file_and_says_so(
+    folder: Path, made: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_chains(model: Any, sampler: Any, execution: Any, *_: Any, **__: Any) -> Any:
+        if made == "raised":
+            raise KeyboardInterrupt
+        return make_draws(model, sampler, done=(0,) * 16)
+
+    monkeypatch.setattr(sampling, "run_chains", run_chains)
+    monkeypatch.chdir(folder)
+    before = (folder / "whole.nc").read_bytes()
+    assert sample.main(["--resume", "whole.nc", "sampler.draws=+10"]) == 130
+    said = capsys.readouterr().err
+    assert f"nothing was drawn yet and {folder / 'whole.nc'} stays as it was, with 4000 draws of each chain." in said
+    assert "no file was written" not in said
+    assert (folder / "whole.nc").read_bytes() == before
 
 
 def of_a_cluster(output: Path, cluster: dict[str, Any]) -> None:
