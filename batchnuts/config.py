@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field, field_validator, model_validator
 
 from batchnuts.bridges.registry import BRIDGES, Bridge
+from batchnuts.disk_cache.folder import AUTO
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.forecast import Size, memory_problem
 from batchnuts.mcmc.model import Model
@@ -241,6 +242,25 @@ class RunConfig:
         said = said or ("zarr" if zarr and file is not None and file >= LARGE else "netcdf")
         path = output.path or f"{self.stem}{SUFFIXES[said][0]}"
         return replace(self, output=output.model_copy(update={"format": said, "path": path}))
+
+    def from_folder(self, begun_in: Path) -> RunConfig:
+        """With the paths of files that are read after the model is built as they were meant in this folder, where code
+        of the user's has changed the current one since."""
+        if Path.cwd() == begun_in:
+            return self
+
+        def meant(path: str | None) -> str | None:
+            return path if path is None or is_url(path) else str(begun_in / Path(path).expanduser())
+
+        sampler, execution = self.sampler, self.execution
+        warmup = sampler.warmup.model_copy(update={"from_": meant(sampler.warmup.from_)})
+        init = sampler.init.model_copy(update={"run": meant(sampler.init.run)})
+        cache = execution.cache if execution.cache in (None, AUTO) else meant(execution.cache)
+        return replace(
+            self,
+            sampler=sampler.model_copy(update={"warmup": warmup, "init": init}),
+            execution=execution.model_copy(update={"cache": cache}),
+        )
 
     def resolved(self) -> dict[str, Any]:
         """Plain data that gives the same run when read as a config."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchnuts.after_run import keep_for_reports, write_report
-from batchnuts.ending import Ending
+from batchnuts.ending import Ending, open_closed_streams
 from batchnuts.stopping import StopSignals, say
 
 FEWER_COLLECTIONS = (50_000, 20, 100)
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 def program() -> None:
     """The process's command line: `main`, and then its end."""
+    open_closed_streams()
     gc.set_threshold(*FEWER_COLLECTIONS)
     for name, value in OWN_THREADS.items():
         os.environ.setdefault(name, value)
@@ -214,10 +215,10 @@ def _run(
     from batchnuts.mcmc.groups import datasets_of
     from batchnuts.mcmc.memory import available_memory
     from batchnuts.mcmc.output import to_groups
-    from batchnuts.mcmc.saving import check_space, root_attributes, short_bytes
+    from batchnuts.mcmc.saving import root_attributes, short_bytes
     from batchnuts.mcmc.streaming import ZarrRun
     from batchnuts.mcmc.summarizing import SummaryRun
-    from batchnuts.output_path import path_of_new_run
+    from batchnuts.output_path import path_of_new_run, require_space
     from batchnuts.progress.views import phase
 
     view = _view(ending, quiet)
@@ -227,13 +228,13 @@ def _run(
             # The last collection of the process goes through the user's objects, which may be open files, but not
             # through those of libraries, which takes a tenth of a short run.
             gc.freeze()
+        begun_in = Path.cwd()
         model = build_model(config.model)
-        config = decided(config, model)
+        config = decided(config.from_folder(begun_in), model)
         if location is None:
-            location = path_of_new_run(config, force=force)
+            location = path_of_new_run(config, force=force, begun_in=begun_in)
         expected = forecast_of(config, model)
-        if isinstance(location, Path):
-            check_space(location, expected.file_at_least, folder=config.output.format == "zarr")
+        require_space(location, expected.file_at_least, config)
         if expected.peak > (free := available_memory()):
             say(
                 f"warning: the run takes about {short_bytes(expected.peak)} of memory, and {short_bytes(free)} are "

@@ -6,9 +6,18 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from batchnuts.data import Column, Columns, columns_asked, read_columns
 from batchnuts.mcmc.model import DType, Model, ModelError
@@ -166,6 +175,9 @@ class DataOptions(Settings):
     )
     observed: list[str] = Field(default_factory=list, description="those that are saved as observed data")
 
+    _folder: Path = PrivateAttr(default_factory=Path.cwd)
+    """The current one when the config was read, which the user's module may change."""
+
     @model_validator(mode="after")
     def _columns(self) -> DataOptions:
         _ = self.asked()
@@ -180,7 +192,8 @@ class DataOptions(Settings):
 
     def read(self, dtype: str) -> Columns:
         """The columns; raises DataError for what the file cannot give."""
-        return read_columns(self.path, self.asked(), dtype)
+        path = self.path if Path.cwd() == self._folder else self._folder / Path(self.path).expanduser()
+        return read_columns(path, self.asked(), dtype)
 
 
 class TargetOptions(Settings):

@@ -101,6 +101,38 @@ def test_only_clusters_are_called(named: str, what: str) -> None:
     assert "It was not called" in said
 
 
+class StartedWorkers:
+    """A client of local workers that have not come yet; code: with which one has ended."""
+
+    def __init__(self, code: int | None) -> None:
+        process = SimpleNamespace(returncode=code)
+        self.scheduler = SimpleNamespace(address="tcp://127.0.0.1:1")
+        self.cluster = SimpleNamespace(worker_spec={0: {}, 1: {}}, workers={0: SimpleNamespace(process=process)})
+        self.asked = 0
+
+    def scheduler_info(self, n_workers: int) -> dict[str, Any]:
+        self.asked += 1
+        ready = {f"tcp://a:{n}": {"nthreads": 1, "status": "running"} for n in range(2 if self.asked > 8 else 1)}
+        return {"workers": ready}
+
+
+def test_local_workers_are_waited_for_on_a_busy_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For as long as their processes are there; what is said helps."""
+    now = iter(range(0, 100_000, 100))
+    monkeypatch.setattr(connect, "time", SimpleNamespace(monotonic=lambda: next(now), sleep=lambda _: None))
+    local = ClusterSettings.model_validate({"class": "local"})
+    connect._wait_for_a_worker(StartedWorkers(None), local, StopSignals())  # type: ignore[arg-type]
+    assert "waiting for a worker of local, 1 of 2 have started" in capsys.readouterr().err
+    for code, said in ((1, "has ended with exit code 1 before"), (-9, "has ended by SIGKILL before")):
+        with pytest.raises(ClusterError, match=said):
+            connect._wait_for_a_worker(StartedWorkers(code), local, StopSignals())  # type: ignore[arg-type]
+    monkeypatch.setattr(connect, "STARTED", 150.0)
+    with pytest.raises(ClusterError, match=r"1 of 2 local workers have started after 150 s: this machine is busy"):
+        connect._wait_for_a_worker(StartedWorkers(None), local, StopSignals())  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("address", "warns"),
     [
