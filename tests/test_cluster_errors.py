@@ -221,6 +221,27 @@ def test_workers_that_are_gone_for_long_end_the_run(
         run(leave, **IN_PROCESS)
 
 
+def test_workers_that_are_lost_are_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    client = Client()
+    seen = tasks.Tasks(client, StopSignals())  # type: ignore[arg-type]
+    seen.workers()
+    assert capsys.readouterr().err == ""
+    client.threads = {"tcp://b:1": 1, "tcp://c:1": 1, "tcp://d:1": 2}
+    seen.workers()
+    seen.workers()
+    said = capsys.readouterr().err
+    assert said.count("1 worker ended or cannot be reached (tcp://a:1): chains go on elsewhere") == 1
+    assert "3 workers left." in said
+    client.states["tcp://b:1"] = "paused"
+    seen.workers()
+    assert capsys.readouterr().err == ""  # it is there
+    client.threads = {"tcp://e:1": 1}
+    seen.workers()
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "3 workers ended or cannot be reached (tcp://b:1, tcp://c:1, tcp://d:1)" in said
+
+
 def test_a_model_that_cannot_be_sent() -> None:
     lock = threading.Lock()
     model = Model.from_function(lambda q: -0.5 * (q * q).sum() if lock else q, dimension=2, name="locked")
