@@ -51,7 +51,10 @@ class Tasks:
         """The workers that were there when it was last asked."""
 
     def workers(self) -> dict[str, int]:
-        """See `workers_of`; says which are gone since it was last called. Raises ClusterError where none has taken tasks for long, or the scheduler is gone."""
+        """See `workers_of`; says which are gone since it was last called.
+
+        Raises ClusterError where none has taken tasks for long, or the scheduler is gone.
+        """
         if self.client.status not in ("running", "connecting"):
             raise ClusterError(
                 "The connection to the Dask scheduler is lost: it has ended, or its machine cannot be reached."
