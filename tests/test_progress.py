@@ -73,7 +73,8 @@ def test_a_log_has_a_few_plain_lines():
         "compile  0 s",
         "compile  3 s",
         "warmup  slowest chain 200, median 310 transitions  window 301-400  7.68k transitions/s  500k useful "
-        f"gradients/s  utilization 0.91  12 divergences (normal while adapting)  continuing: {DISAGREE[0]};  {DISAGREE[1]}  10 s",
+        f"gradients/s  utilization 0.91  12 divergences (normal while adapting)  continuing: {DISAGREE[0]};  "
+        f"{DISAGREE[1]}  10 s",
         "sampling 50%  slowest chain 80, median 105 of 200 draws  6.4k draws/s  250k useful gradients/s  "
         "utilization 0.93  1 divergence  4 s, 0:00:06 left",
         "sampling 100%  200 of 200 draws of each chain  6.4k draws/s  250k useful gradients/s  utilization 0.93  "
