@@ -203,7 +203,7 @@ def test_bad_target_exits_2(cli):
     Path("small.py").touch()
     for target, said in (
         ("not_there_at_all:f", "no module 'not_there_at_all'"),
-        ("small.py:f", "Leave .py out: small:f"),
+        ("small.py:f", "module 'small' ("),
     ):
         Path("own.yaml").write_text(f"model: {{target: '{target}', dimension: 3}}\n")
         code, out, err = cli(config="own.yaml")
