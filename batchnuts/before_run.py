@@ -11,8 +11,7 @@ import numpy as np
 from batchnuts.config import RunConfig, build_model, is_users_own
 from batchnuts.mcmc.forecast import Forecast, Size, forecast, memory_problem
 from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.saving import check_space
-from batchnuts.output_path import checked_path_of_new_run
+from batchnuts.output_path import checked_path_of_new_run, require_space
 from batchnuts.stopping import say
 from batchnuts.target import DataOptions
 
@@ -30,6 +29,7 @@ def dry_run(config: RunConfig, *, force: bool) -> int:
     from batchnuts.mcmc.engine import choose_engine, likely_backend
     from batchnuts.mcmc.execution.program_cache import check_disk_cache
 
+    begun_in = Path.cwd()
     own, fits = is_users_own(config.model), True
     if own:
         from batchnuts.first_imports import import_first
@@ -37,7 +37,7 @@ def dry_run(config: RunConfig, *, force: bool) -> int:
         import_first(config)
     try:
         model = build_model(config.model)
-        config = decided(config, model)
+        config = decided(config.from_folder(begun_in), model)
     finally:
         sys.stdout.write(config.to_yaml())
         sys.stdout.flush()
@@ -68,9 +68,8 @@ def dry_run(config: RunConfig, *, force: bool) -> int:
 
     check_content(model, engine, config.output.content)
     check_starts(config, model)
-    location = checked_path_of_new_run(config, force=force)
-    if isinstance(location, Path):
-        check_space(location, expected.file_at_least, folder=config.output.format == "zarr")
+    location = checked_path_of_new_run(config, force=force, begun_in=begun_in)
+    require_space(location, expected.file_at_least, config)
     return 0 if fits and problem is None else 1
 
 

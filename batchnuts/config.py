@@ -5,6 +5,9 @@ Neither reading nor checking a config imports TensorFlow.
 
 from __future__ import annotations
 
+import copy
+import json
+import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +17,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field, field_validator, model_validator
 
 from batchnuts.bridges.registry import BRIDGES, Bridge
+from batchnuts.disk_cache.folder import AUTO
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.forecast import Size, memory_problem
 from batchnuts.mcmc.model import Model
@@ -48,6 +52,8 @@ __all__ = [
 
 SUFFIXES = {"netcdf": (".nc", ".nc4", ".netcdf", ".h5", ".hdf5"), "zarr": (".zarr",)}
 """By format: the endings of paths that say so; the first one is that of a path that is made up."""
+
+CLUSTER = "execution.cluster"
 
 LARGE = 1_000_000_000
 """Bytes of a file from which on the format is Zarr, where that is left open."""
@@ -237,6 +243,25 @@ class RunConfig:
         path = output.path or f"{self.stem}{SUFFIXES[said][0]}"
         return replace(self, output=output.model_copy(update={"format": said, "path": path}))
 
+    def from_folder(self, begun_in: Path) -> RunConfig:
+        """With the paths of files that are read after the model is built as they were meant in this folder, where code
+        of the user's has changed the current one since."""
+        if Path.cwd() == begun_in:
+            return self
+
+        def meant(path: str | None) -> str | None:
+            return path if path is None or is_url(path) else str(begun_in / Path(path).expanduser())
+
+        sampler, execution = self.sampler, self.execution
+        warmup = sampler.warmup.model_copy(update={"from_": meant(sampler.warmup.from_)})
+        init = sampler.init.model_copy(update={"run": meant(sampler.init.run)})
+        cache = execution.cache if execution.cache in (None, AUTO) else meant(execution.cache)
+        return replace(
+            self,
+            sampler=sampler.model_copy(update={"warmup": warmup, "init": init}),
+            execution=execution.model_copy(update={"cache": cache}),
+        )
+
     def resolved(self) -> dict[str, Any]:
         """Plain data that gives the same run when read as a config."""
         sections = ("model", *_SECTIONS)
@@ -260,9 +285,25 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
     return _check(content, origin)
 
 
-def config_of(resolved: dict[str, Any], file: Path) -> RunConfig:
-    """The config whose `resolved` this is, checked again; file: where it was kept. Raises ConfigError."""
-    return _check(resolved, Origin(file))
+def config_of(resolved: dict[str, Any], file: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The config whose `resolved` this is, checked again; file: where it was kept. overrides: of `execution.cluster`.
+
+    A file may be somebody else's: it alone starts nothing and connects to nothing. Raises ConfigError.
+    """
+    content, origin = copy.deepcopy(resolved), Origin(file)
+    execution = content.get("execution")
+    named = execution.get("cluster") if isinstance(execution, dict) else None
+    if named is not None and not overrides:
+        value = named.get("address") if isinstance(named, dict) and list(named) == ["address"] else None
+        again = f"{CLUSTER}={value or json.dumps(named)}"
+        raise ConfigError(
+            f"{file}: {CLUSTER}: this run was made on the cluster {json.dumps(named)}. A file alone starts no cluster "
+            "and connects to none, since both may run any program: name it again on the command line, if you know "
+            f"where the file is from, or name another one: --resume RUN {shlex.quote(again)}"
+        )
+    for override in overrides:
+        apply_override(content, override, origin, _MAIN_KEYS)
+    return _check(content, origin)
 
 
 def _check(content: dict[str, Any], origin: Origin) -> RunConfig:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.models.tables import DataError, lost_by_rounding, require_file
+from batchnuts.models.tables import ColumnError, DataError, lost_by_rounding, require_file
 from batchnuts.settings.schema import in_words, nearest, sentence, shown
 
 if TYPE_CHECKING:
@@ -37,18 +37,32 @@ _FORMATTED_NUMBER = re.compile(
 """A number as people write it: with separators of thousands, a decimal comma, a percent or currency sign."""
 
 
+_LEADING_ZERO = re.compile(rb"(?:^|[\s,\"])[-+]?0\d")
+"""Where a file may have an integer that begins with zero, which is no number but a code."""
+
+_CODE = re.compile(r"[-+]?\d+")
+"""An integer, with zeros in front or without."""
+
+_DATE = re.compile(
+    r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})(?:[T ]\d{1,2}:\d{2}.*)?"
+    r"|\d{1,2}:\d{2}(?::\d{2}.*)?"
+)
+
+
 @dataclass(frozen=True)
 class Column:
     """What is asked of one column: its name in the file, and what it is made."""
 
     name: str
     kind: Kind = "auto"
+    order: tuple[str, ...] | None = None
+    """Of a category: its labels in order, all that the file has and perhaps more; None: sorted."""
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
     """Arrays by the names that the density uses, each [rows] (of an npz file as it is there), and the labels of the
-    categories by the same names, sorted; a category's array has their indices, int32."""
+    categories by the same names, in the order asked for or sorted; a category's array has their indices, int32."""
 
     arrays: dict[str, NDArray[Any]]
     labels: dict[str, list[str]]
@@ -68,8 +82,9 @@ def read_columns(path: str | os.PathLike[str], columns: Any = None, dtype: str =
     """Read a file by its ending: .csv, .parquet, .feather or .arrow, .npz. Raises DataError for every fault.
 
     columns: as in a config, a list of names, or by the names of the arrays a column's name, a Column, or
-    {"column": name, "as": kind}; None: all, under their own names. `auto` makes numbers of `dtype`, and categories of
-    columns in which no value is a number; a column with both must be named a category.
+    {"column": name, "as": kind, "order": labels}; None: all, under their own names. `auto` makes numbers of `dtype`,
+    and categories of columns in which no value is a number; a column with both, of dates, or of numbers that begin with
+    a zero as postal codes do, must be named a category, whose labels are the texts of the file.
     """
     if not isinstance(path, str | os.PathLike):
         raise DataError(f"path is {shown(path)}; expected the path of a file ({', '.join(_READERS)}).")
@@ -92,7 +107,7 @@ def read_columns(path: str | os.PathLike[str], columns: Any = None, dtype: str =
         if column.name not in table:
             known = [str(each) for each in table]
             hint = nearest(column.name, known) or f"; its columns are {', '.join(known[:12])}"
-            raise DataError(sentence(f"{file}: there is no column {column.name!r}{hint}"))
+            raise ColumnError(sentence(f"{file}: there is no column {column.name!r}{hint}"))
         arrays[name], found = _made(file, column, table[column.name], dtype)
         if found is not None:
             labels[name] = found
@@ -123,13 +138,28 @@ def _column(name: str, given: Any) -> Column:
         return Column(given)
     if not isinstance(given, Mapping | Column):
         raise DataError(f"{place}: found {shown(given)}; expected a column's name, or {{column: name, as: category}}")
-    options = {"column": given.name, "as": given.kind} if isinstance(given, Column) else given
-    if unknown := next((key for key in options if key not in ("column", "as")), None):
-        raise DataError(f"{place}: unknown key {unknown!r}; expected column and as")
+    options: Mapping[str, Any] = given if isinstance(given, Mapping) else {"column": given.name, "as": given.kind}
+    if unknown := next((key for key in options if key not in ("column", "as", "order")), None):
+        raise DataError(f"{place}: unknown key {unknown!r}; expected column and as, or order")
     kind = options.get("as", "auto")
     if kind not in get_args(Kind):
         raise DataError(f"{place}.as: found {shown(kind)}; expected one of {', '.join(get_args(Kind))}")
-    return Column(_text(f"{place}.column", options.get("column", name)), cast(Kind, kind))
+    order = _order(place, options["order"], kind) if options.get("order") is not None else None
+    if isinstance(given, Column) and given.order is not None:
+        order = _order(place, given.order, kind)
+    return Column(_text(f"{place}.column", options.get("column", name)), cast(Kind, kind), order)
+
+
+def _order(place: str, given: Any, kind: str) -> tuple[str, ...]:
+    """The labels of a category in order."""
+    if kind not in ("auto", "category"):
+        raise DataError(f"{place}.order: found labels with as: {kind}; expected as: category")
+    if not isinstance(given, list | tuple) or not given or not all(isinstance(one, str | int | float) for one in given):
+        raise DataError(f"{place}.order: found {shown(given)}; expected a list of all labels, such as [low, high]")
+    labels = tuple(str(one) for one in given)
+    if twice := next((label for label in labels if labels.count(label) > 1), None):
+        raise DataError(f"{place}.order: found {twice!r} twice; expected each label once")
+    return labels
 
 
 def _text(place: str, given: Any) -> str:
@@ -152,6 +182,7 @@ def _read_csv(file: Path, wanted: set[str] | None) -> dict[str, NDArray[Any]]:
             warnings.simplefilter("error", pandas.errors.ParserWarning)
             return pandas.read_csv(file, index_col=False, **options)  # else a further cell moves all to the left
 
+    names = _header(file, options)
     try:
         table = _read(file, read)
     except DataError as error:
@@ -161,13 +192,35 @@ def _read_csv(file: Path, wanted: set[str] | None) -> dict[str, NDArray[Any]]:
             f"{file}: row 1 has more cells than there are names of columns. Name every column; write numbers without "
             "separators of thousands, and put a text with a comma into quotes."
         ) from None
-    header = _read(file, lambda: pandas.read_csv(file, header=None, nrows=1, dtype=str, **options))
-    names = [str(name) for name in header.iloc[0]]  # pandas numbers those that come again
     asked = [name for name in names if (name != "nan" if wanted is None else name in wanted)]
     if twice := next((name for name in asked if asked.count(name) > 1), None):
         raise DataError(f"{file}: {asked.count(twice)} columns are called {twice!r}; give each a name of its own.")
-    renamed = [column for column, name in zip(table, names) if names.count(name) > 1 and str(column) != name]
-    return _of_pandas(table.drop(columns=renamed), _MISSING)  # spaces behind them hide such words from pandas
+    names = [str(found) if name == "nan" else name for found, name in zip(table, names, strict=True)]
+    table.columns = pandas.Index(names)
+    table = table.loc[:, [names.count(name) == 1 for name in names]]
+    whole = [name for name in table if table[name].dtype.kind in "iuf"]
+    if whole and _LEADING_ZERO.search(file.read_bytes()):  # pandas reads 02139 as 2139
+        texts = _read(file, lambda: pandas.read_csv(file, index_col=False, dtype=str, **options))
+        texts.columns = pandas.Index(names)
+        for name in whole:
+            if texts[name].str.fullmatch(r"\s*[-+]?0\d+\s*").any():
+                table[name] = texts[name]
+    return _of_pandas(table, _MISSING)  # spaces behind them hide such words from pandas
+
+
+def _header(file: Path, options: Mapping[str, Any]) -> list[str]:
+    """The names of the columns. Raises DataError where something other than commas is between them."""
+    import pandas
+
+    header = _read(file, lambda: pandas.read_csv(file, header=None, nrows=1, dtype=str, **options))
+    names = [str(name).strip() for name in header.iloc[0]]  # pandas numbers those that come again
+    for separator, word in ((";", "semicolons"), ("\t", "tabulators"), ("|", "bars")):
+        if len(names) == 1 and separator in names[0]:
+            raise DataError(
+                f"{file}: line 1 is {shown(names[0])}: its cells are separated by {word}. Save it with commas between "
+                "them, and points in numbers (1.5)."
+            )
+    return names
 
 
 def _read_parquet(file: Path, wanted: set[str] | None) -> dict[str, NDArray[Any]]:
@@ -239,7 +292,9 @@ def _made(file: Path, column: Column, values: NDArray[Any], dtype: str) -> tuple
     place = f"{file}: column {column.name!r}"
     is_text = values.dtype.kind in "OUS"
     _refuse_missing(place, values, is_text)
-    kind = column.kind
+    kind = "category" if column.order is not None else column.kind
+    if kind in ("number", "integer") and is_text and all(_CODE.fullmatch(str(value)) for value in values.reshape(-1)):
+        values, is_text = values.astype("float64"), False
     if kind == "auto":
         if is_text:
             _refuse_texts_of_numbers(place, values.reshape(-1))
@@ -247,6 +302,8 @@ def _made(file: Path, column: Column, values: NDArray[Any], dtype: str) -> tuple
     if kind == "category":
         if values.dtype.kind == "f" and (values == np.round(values)).all():
             values = values.astype("int64")  # 3.0 is labelled 3
+        if column.order is not None:
+            return _ordered(place, values, column.order), list(column.order)
         labels, codes = np.unique(values, return_inverse=True) if not is_text else _text_categories(values)
         return codes.reshape(values.shape).astype("int32"), [str(label) for label in labels]
     if is_text:
@@ -256,9 +313,20 @@ def _made(file: Path, column: Column, values: NDArray[Any], dtype: str) -> tuple
 
 
 def _refuse_texts_of_numbers(place: str, flat: NDArray[Any]) -> None:
-    """Raise DataError for texts that are no labels of categories: some or all of them are numbers."""
+    """Raise DataError for texts that are no labels of categories: some or all of them are numbers, or dates."""
     if not len(flat):
         return
+    if all(_DATE.fullmatch(str(value)) for value in flat):
+        raise DataError(
+            f"{place}: its values are dates or times: {_row(0)} is {str(flat[0])!r}. Write a number, such as days "
+            "since the first one; or, if they are labels of groups, name the column a category (as: category)."
+        )
+    coded = [row for row, value in enumerate(flat) if re.fullmatch(r"[-+]?0\d+", str(value))]
+    if coded and all(_CODE.fullmatch(str(value)) for value in flat):
+        raise DataError(
+            f"{place}: {_row(coded[0])} is {str(flat[coded[0]])!r}, which begins with a zero, as codes do: a number "
+            "would lose it. Name the column a category (as: category), which keeps the text, or a number (as: number)."
+        )
     if all(_is_number(value) or _FORMATTED_NUMBER.fullmatch(str(value)) for value in flat):
         raise DataError(
             f"{place}: its values look like numbers, but they are texts: {_row(0)} is {str(flat[0])!r}. Write plain "
@@ -271,6 +339,21 @@ def _refuse_texts_of_numbers(place: str, flat: NDArray[Any]) -> None:
             f"{place}: {_row(other)} is {flat[other]!r}, which is no number, beside numbers. Correct it, or name the "
             "column a category."
         )
+
+
+def _ordered(place: str, values: NDArray[Any], order: tuple[str, ...]) -> NDArray[np.int32]:
+    """The index of each label."""
+    index = {label: i for i, label in enumerate(order)}
+    for row, value in enumerate(values.reshape(-1)):
+        if str(value) not in index:
+            raise ColumnError(
+                sentence(
+                    f"{place}: {_row(row)} is {str(value)!r}, which is not among its labels in `order` "
+                    f"({', '.join(order[:12])}){nearest(str(value), order)}"
+                )
+            )
+    codes = [index[str(value)] for value in values.reshape(-1)]
+    return np.array(codes, "int32").reshape(values.shape)
 
 
 def _text_categories(values: NDArray[Any]) -> tuple[Sequence[str], NDArray[Any]]:

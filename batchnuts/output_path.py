@@ -7,7 +7,7 @@ from pathlib import Path
 
 from batchnuts.config import RunConfig
 from batchnuts.mcmc.checkpoint.keeper import NAME, delete
-from batchnuts.mcmc.saving import OutputError, check_path
+from batchnuts.mcmc.saving import OutputError, check_path, check_space
 from batchnuts.mcmc.storage.place import is_store
 from batchnuts.mcmc.storage.url_place import check_url
 from batchnuts.mcmc.url import OutputLocation, Url, folder_of, location_of
@@ -17,38 +17,49 @@ class OutputRefused(OutputError):
     """The output that a config or the command line names cannot be written; known before the run."""
 
 
-def path_of_new_run(config: RunConfig, *, force: bool) -> OutputLocation:
+def path_of_new_run(config: RunConfig, *, force: bool, begun_in: Path | None = None) -> OutputLocation:
     """`checked_path_of_new_run`; with `force`, what was kept of a run that has not ended is deleted."""
-    path = checked_path_of_new_run(config, force=force)
+    path = checked_path_of_new_run(config, force=force, begun_in=begun_in)
     if force:
         delete(folder_of(path))
     return path
 
 
-def checked_path_of_new_run(config: RunConfig, *, force: bool) -> OutputLocation:
-    """As the config says, absolute.
+def checked_path_of_new_run(config: RunConfig, *, force: bool, begun_in: Path | None = None) -> OutputLocation:
+    """As the config says, absolute. begun_in: the current folder when the command was given, which code of the user's
+    may have changed.
 
     Raises OutputRefused where nothing can be written there, a package lacks, or, unless `force`, there is the
     checkpoint of a run that has not ended.
     """
     try:
-        return _path_of_new_run(config, force=force)
+        return _path_of_new_run(config, force=force, begun_in=begun_in or Path.cwd())
     except OutputError as error:
         raise OutputRefused(str(error)) from error
 
 
-def _path_of_new_run(config: RunConfig, *, force: bool) -> OutputLocation:
-    assert config.output.path is not None  # it is decided with the format
-    location = location_of(config.output.path)
+def require_space(location: OutputLocation, size: int, config: RunConfig) -> None:
+    """Raise OutputRefused where the disk has no room for the `size` bytes of an output; of a URL nothing is known."""
+    if not isinstance(location, Path):
+        return
     try:
-        path = checked_path(config, config.output.path, force=force)
+        check_space(location, size, folder=config.output.format == "zarr")
+    except OutputError as error:
+        raise OutputRefused(str(error)) from error
+
+
+def _path_of_new_run(config: RunConfig, *, force: bool, begun_in: Path) -> OutputLocation:
+    assert config.output.path is not None  # it is decided with the format
+    location = location_of(config.output.path, begun_in)
+    try:
+        path = checked_path(config, location if begun_in != Path.cwd() else config.output.path, force=force)
     except OutputError:
         # what is in the way may be what a run has saved so far, which can go on
         if isinstance(location, Path) and location.name and not force:
             _require_no_checkpoint(location.absolute())
         raise
     for name, file in config.inputs.items() if isinstance(path, Path) else ():
-        if file.resolve() == path:
+        if (begun_in / file).resolve() == path:
             raise OutputError(f"Cannot write {path}: the run reads it ({name}). Set another output.path.")
     if not force:
         _require_no_checkpoint(path)

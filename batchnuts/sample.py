@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import re
 import sys
 import time
 import warnings
@@ -20,9 +19,8 @@ from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchnuts import __version__
 from batchnuts.after_run import keep_for_reports, write_report
-from batchnuts.ending import Ending
+from batchnuts.ending import Ending, open_closed_streams
 from batchnuts.stopping import StopSignals, say
 
 FEWER_COLLECTIONS = (50_000, 20, 100)
@@ -45,6 +43,7 @@ if TYPE_CHECKING:
 
 def program() -> None:
     """The process's command line: `main`, and then its end."""
+    open_closed_streams()
     gc.set_threshold(*FEWER_COLLECTIONS)
     for name, value in OWN_THREADS.items():
         os.environ.setdefault(name, value)
@@ -67,7 +66,7 @@ def main(argv: Sequence[str] | None = None, stop: StopSignals | None = None) -> 
             code = _main(argv, stop, ending)
         except KeyboardInterrupt:
             lost = "the draws were given up" if stop.holding else "nothing was drawn yet"
-            ending.say(f"{stop.name}; {lost} and no file was written.")
+            ending.say(f"{stop.name}; {lost} and {ending.untouched}.")
             code = stop.exit_code
         except Exception as error:
             # An import that is interrupted may raise anything.
@@ -75,24 +74,18 @@ def main(argv: Sequence[str] | None = None, stop: StopSignals | None = None) -> 
                 ending.content["reason"] = f"{type(error).__name__}: {error}"
                 ending.write(1)
                 raise
-            ending.say(f"{stop.name}; nothing was drawn yet and no file was written.")
+            ending.say(f"{stop.name}; nothing was drawn yet and {ending.untouched}.")
             code = stop.exit_code
         ending.write(code)
         return code
 
 
 def _main(argv: Sequence[str] | None, stop: StopSignals, ending: Ending) -> int:
-    from batchnuts.config import describe_keys, packaged_configs
-    from batchnuts.settings.yaml import refuse_unknown_arguments
+    from batchnuts.arguments import parsed
 
-    parser = _parser(describe_keys(), packaged_configs())
-    arguments, unknown = parser.parse_known_intermixed_args(argv)
-    refuse_unknown_arguments(parser, unknown)
-    further = _further_draws(parser, arguments) if arguments.resume is not None else 0
+    arguments, further = parsed(argv)
     if not arguments.json:
         return _refused_or_run(arguments, stop, ending, further)
-    if arguments.dry_run:
-        parser.error("argument --json: not allowed with argument --dry-run")
     from batchnuts.progress.json_lines import JsonLines
 
     ending.lines = JsonLines(sys.stdout)
@@ -111,8 +104,8 @@ def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: En
         if arguments.resume is not None:
             run = _output_of(arguments.resume)
             if further:
-                return _lengthen(run, stop, ending, quiet=arguments.quiet, further=further)
-            return _resume(run, stop, ending, force=arguments.force, quiet=arguments.quiet)
+                return _lengthen(run, stop, ending, arguments, further)
+            return _resume(run, stop, ending, arguments)
         config = load_config(arguments.config, arguments.overrides)
         if arguments.dry_run:
             return dry_run(config, force=arguments.force)
@@ -128,67 +121,17 @@ def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: En
     except BatchnutsError as error:
         ending.say(str(error))
         return 1
+    except SystemExit as error:  # of the user's code, or of a library, where nothing else has found it
+        from batchnuts.mcmc.check_model import users_place
+
+        ending.say(f"the run was ended by SystemExit: {error}{users_place(error)}; nothing of it may end the program.")
+        return 1
     except MemoryError:
         ending.say(
             "the run does not fit into memory. Its largest arrays are chains x draws x dimension; lower "
             "sampler.chains or sampler.draws."
         )
         return 1
-
-
-def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m batchnuts.sample",
-        description="Sample a model with recursive NUTS, many chains at once, and save the draws as netCDF for ArviZ.",
-        epilog=f"keys of a config (each can be given as an override, e.g. sampler.draws=1000):\n\n{keys}\n\n"
-        "exit codes: 0 done; 1 the run failed; 2 the command line or the config is wrong, or names an output that "
-        "cannot be written or a data file that is missing; 130 interrupted (Ctrl-C), 143 ended by SIGTERM, 129 by "
-        "SIGHUP, each with the draws so far saved, and a checkpoint to go on from.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    begun = parser.add_mutually_exclusive_group(required=True)
-    begun.add_argument(
-        "--resume",
-        metavar="RUN",
-        help="go on with a run that was killed or interrupted, from its last checkpoint; RUN: the path of its output",
-    )
-    begun.add_argument(
-        "--config",
-        metavar="FILE",
-        help=f"YAML file: a path, or the name of a packaged config ({', '.join(configs)})",
-    )
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key.path=value", help="set a key of the config; the value is read as YAML"
-    )
-    parser.add_argument("--force", action="store_true", help="replace the output file if it exists")
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print the resolved config as YAML and a forecast of memory and disk, check a model of your own, and stop",
-    )
-    shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--quiet", action="store_true", help="no progress and no summary; print only the file's path")
-    shown.add_argument(
-        "--json",
-        action="store_true",
-        help="progress and the verdict as JSON on stdout, one object a line, instead of bars and the summary",
-    )
-    parser.add_argument("--version", action="version", version=f"batchnuts {__version__}")
-    return parser
-
-
-def _further_draws(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """How many draws --resume adds to a run that has ended; 0: it goes on with one that has not."""
-    match [re.fullmatch(r"sampler\.draws=\+([1-9][0-9]{0,8})", override) for override in arguments.overrides]:
-        case [] if not arguments.dry_run:
-            return 0
-        case [re.Match() as found] if not arguments.dry_run:
-            return int(found[1])
-    given = " ".join(["--dry-run"] * arguments.dry_run + arguments.overrides)
-    parser.error(
-        f"--resume goes on with the run's own config: found {given}; expected nothing else, or sampler.draws=+N with a "
-        "whole number N from 1 to 999999999, which makes a run longer that has ended"
-    )
 
 
 def _output_of(text: str) -> OutputLocation:
@@ -199,7 +142,9 @@ def _output_of(text: str) -> OutputLocation:
     return location.resolve() if isinstance(location, Path) else location
 
 
-def _lengthen(location: OutputLocation, stop: StopSignals, ending: Ending, *, quiet: bool, further: int) -> int:
+def _lengthen(
+    location: OutputLocation, stop: StopSignals, ending: Ending, arguments: argparse.Namespace, further: int
+) -> int:
     """Make a run longer that has ended: its output is replaced once it has all draws."""
     from batchnuts.config import config_of
     from batchnuts.mcmc.checkpoint.keeper import NAME
@@ -212,13 +157,16 @@ def _lengthen(location: OutputLocation, stop: StopSignals, ending: Ending, *, qu
         raise OutputError(f"The run in {location} has not ended. Go on with --resume {location} first.")
     ended = ended_run(location, further)
     config = config_of(
-        {**ended.saved.config, "output": ended.saved.config["output"] | {"path": str(location)}}, Path(str(location))
+        {**ended.saved.config, "output": ended.saved.config["output"] | {"path": str(location)}},
+        Path(str(location)),
+        arguments.overrides,
     )
     checked_path(config, location, force=True)
-    return _run(config, location, stop, ending, force=True, quiet=quiet, ended=ended)
+    ending.untouched = f"{location} stays as it was, with {ended.draws} draws of each chain"
+    return _run(config, location, stop, ending, force=True, quiet=arguments.quiet, ended=ended)
 
 
-def _resume(location: OutputLocation, stop: StopSignals, ending: Ending, *, force: bool, quiet: bool) -> int:
+def _resume(location: OutputLocation, stop: StopSignals, ending: Ending, arguments: argparse.Namespace) -> int:
     """Go on with the run whose output has this path."""
     from batchnuts.config import config_of
     from batchnuts.mcmc.checkpoint.keeper import NAME, Keeper
@@ -229,17 +177,19 @@ def _resume(location: OutputLocation, stop: StopSignals, ending: Ending, *, forc
     from batchnuts.output_path import checked_path
 
     saved = saved_run_of(location)
-    config = config_of(saved.config, folder_of(location) / NAME)
     if is_complete(location, saved.config):  # it was killed after it had written its output
         Keeper(folder_of(location), None, saved.config, saved).remove()
         ending.say("the run had ended; its output is complete.")
         ending.content["path"] = str(location)
         print(location, flush=True)
         return 0
+    config = config_of(saved.config, folder_of(location) / NAME, arguments.overrides)
     # the draws that were saved when it was interrupted, or a store that had just been begun
-    again = force or is_interrupted(location) or place_of(location).is_own()
+    again = arguments.force or is_interrupted(location) or place_of(location).is_own()
     checked_path(config, location, force=again)
-    return _run(config, location, stop, ending, force=again, quiet=quiet, saved=saved)
+    if is_interrupted(location):
+        ending.untouched = f"{location} stays as it was"
+    return _run(config, location, stop, ending, force=again, quiet=arguments.quiet, saved=saved)
 
 
 def _run(
@@ -265,10 +215,10 @@ def _run(
     from batchnuts.mcmc.groups import datasets_of
     from batchnuts.mcmc.memory import available_memory
     from batchnuts.mcmc.output import to_groups
-    from batchnuts.mcmc.saving import check_space, root_attributes, short_bytes
+    from batchnuts.mcmc.saving import root_attributes, short_bytes
     from batchnuts.mcmc.streaming import ZarrRun
     from batchnuts.mcmc.summarizing import SummaryRun
-    from batchnuts.output_path import path_of_new_run
+    from batchnuts.output_path import path_of_new_run, require_space
     from batchnuts.progress.views import phase
 
     view = _view(ending, quiet)
@@ -278,13 +228,13 @@ def _run(
             # The last collection of the process goes through the user's objects, which may be open files, but not
             # through those of libraries, which takes a tenth of a short run.
             gc.freeze()
+        begun_in = Path.cwd()
         model = build_model(config.model)
-        config = decided(config, model)
+        config = decided(config.from_folder(begun_in), model)
         if location is None:
-            location = path_of_new_run(config, force=force)
+            location = path_of_new_run(config, force=force, begun_in=begun_in)
         expected = forecast_of(config, model)
-        if isinstance(location, Path):
-            check_space(location, expected.file_at_least, folder=config.output.format == "zarr")
+        require_space(location, expected.file_at_least, config)
         if expected.peak > (free := available_memory()):
             say(
                 f"warning: the run takes about {short_bytes(expected.peak)} of memory, and {short_bytes(free)} are "
@@ -343,7 +293,7 @@ def _run(
         if stream is not None:
             stream.discard()
         stop.release()
-        ending.say(f"{stop.name}; nothing was drawn yet and no file was written.{how_to_go_on}")
+        ending.say(f"{stop.name}; nothing was drawn yet and {ending.untouched}.{how_to_go_on}")
         return stop.exit_code
     started = time.monotonic()
     groups: Mapping[str, AnyGroup]

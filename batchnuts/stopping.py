@@ -89,7 +89,11 @@ class StopSignals:
     def check(self) -> None:
         """Raise KeyboardInterrupt if a signal has come."""
         if self.first is not None:
-            raise KeyboardInterrupt
+            raise self._interrupt()
+
+    def _interrupt(self) -> KeyboardInterrupt:
+        """Which names the signal, unless it is Ctrl-C."""
+        return KeyboardInterrupt() if self.first in (None, signal.SIGINT) else KeyboardInterrupt(self.name)
 
     def _received(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
@@ -98,7 +102,7 @@ class StopSignals:
         if self.first is None:
             self.first = number
         if not self.holding:
-            raise KeyboardInterrupt
+            raise self._interrupt()
         if self.count == 1:
             say(f"{self.name}; {self._keeping}.")
         elif self._warnings == 0:

@@ -6,9 +6,18 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from batchnuts.data import Column, Columns, columns_asked, read_columns
 from batchnuts.mcmc.model import DType, Model, ModelError
@@ -29,7 +38,7 @@ from batchnuts.mcmc.supports import (
 from batchnuts.models.tables import DataError, existing_file
 from batchnuts.settings.schema import Settings, nearest, sentence, shown
 from batchnuts.settings.yaml import ConfigError
-from batchnuts.users_code import imported, refuse_other_than_place
+from batchnuts.users_code import Place, imported, refuse_other_than_place
 
 SupportName = Literal[
     "real",
@@ -159,12 +168,15 @@ class DataOptions(Settings):
     path: Annotated[str, AfterValidator(existing_file)] = Field(
         description="a .csv, .parquet, .feather, .arrow or .npz file, relative to the current folder"
     )
-    columns: list[str] | dict[str, str | dict[str, str]] | None = Field(
+    columns: list[str] | dict[str, str | dict[str, str | list[str | int | float]]] | None = Field(
         None,
         description="which columns the functions get, in the dict `data`: names, or by new names a column or "
-        "{column: name, as: number | integer | category}; default: all",
+        "{column: name, as: number | integer | category, order: [labels of a category]}; default: all",
     )
     observed: list[str] = Field(default_factory=list, description="those that are saved as observed data")
+
+    _folder: Path = PrivateAttr(default_factory=Path.cwd)
+    """The current one when the config was read, which the user's module may change."""
 
     @model_validator(mode="after")
     def _columns(self) -> DataOptions:
@@ -180,13 +192,14 @@ class DataOptions(Settings):
 
     def read(self, dtype: str) -> Columns:
         """The columns; raises DataError for what the file cannot give."""
-        return read_columns(self.path, self.asked(), dtype)
+        path = self.path if Path.cwd() == self._folder else self._folder / Path(self.path).expanduser()
+        return read_columns(path, self.asked(), dtype)
 
 
 class TargetOptions(Settings):
     """Options of a user's own model."""
 
-    target: str = Field(
+    target: Place = Field(
         description="your own log-density, as package.module:function (the current folder is importable)"
     )
     dimension: int | None = Field(
@@ -198,14 +211,23 @@ class TargetOptions(Settings):
         "{mu: [], tau: positive, theta: {support: simplex, shape: [8], dims: [school]}}; the function takes a dict",
     )
     dtype: DType = Field("float32", description="precision of the sampler's arithmetic")
+    dims: dict[str, list[str]] = Field(
+        default_factory=dict,
+        description="names of the axes of what the functions give, by its name, e.g. {effect: [county]}: a category of "
+        "the data labels its axis",
+    )
     data: DataOptions | None = Field(
         None, description="a file whose columns the functions get as their argument `data`: {path, columns, observed}"
     )
-    initializer: str | None = Field(None, description="function of a NumPy generator and the number of chains: starts")
-    generated: str | None = Field(None, description="function of a draw's values: further quantities, in a dict")
-    log_likelihood: str | None = Field(None, description="function of a draw's values: of each observation")
-    predictive: str | None = Field(None, description="function of a draw's values and a seed: data like those observed")
-    prior: str | None = Field(None, description="function of a seed: values drawn from the prior, in a dict")
+    initializer: Place | None = Field(
+        None, description="function of a NumPy generator and the number of chains: starts"
+    )
+    generated: Place | None = Field(None, description="function of a draw's values: further quantities, in a dict")
+    log_likelihood: Place | None = Field(None, description="function of a draw's values: of each observation")
+    predictive: Place | None = Field(
+        None, description="function of a draw's values and a seed: data like those observed"
+    )
+    prior: Place | None = Field(None, description="function of a seed: values drawn from the prior, in a dict")
 
     @model_validator(mode="after")
     def _layout(self) -> TargetOptions:
@@ -245,7 +267,17 @@ def build_target(options: TargetOptions) -> Model:
     variables = None
     if options.variables is not None:
         variables = {name: entry.parameter(name, labels) for name, entry in options.variables.items()}
+    for name in (variables or {}).keys() & labels.keys():
+        shaped = [other for other, parameter in (variables or {}).items() if name in (parameter.dims or ())]
+        if shaped:
+            raise ConfigError(
+                f"model.variables.{name}: a category of the data is called {name!r} too, and its labels name an axis "
+                f"of {shaped[0]!r}; in a file an axis and an array cannot share a name. Rename the parameter, or the "
+                f"category, model.data.columns: {{{name}_index: {{column: {name}, as: category}}}}, with shape: "
+                f"[{name}_index]."
+            )
     axes = {axis for parameter in (variables or {}).values() for axis in parameter.dims or ()}
+    axes |= {axis for named in options.dims.values() for axis in named}
     try:
         return Model.from_function(
             density,
@@ -253,6 +285,7 @@ def build_target(options: TargetOptions) -> Model:
             variables=variables,
             name=options.target,
             dtype=options.dtype,
+            dims=options.dims,
             coords={axis: names for axis, names in labels.items() if axis in axes},
             **groups,
             **functions,

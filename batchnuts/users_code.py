@@ -7,7 +7,9 @@ import os
 import sys
 import traceback
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
 
 from batchnuts.settings.schema import nearest, shown
 from batchnuts.settings.yaml import ConfigError
@@ -19,6 +21,16 @@ def refuse_other_than_place(key: str, name: str) -> None:
     if not (colon and attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))):
         hint = ", without .py" if module.endswith(".py") else ""
         raise ValueError(f"{key} is {shown(name)}; expected package.module:function{hint}")
+
+
+def without_ending(name: str) -> str:
+    """`mine:f` for `mine.py:f`, the file that is meant."""
+    module, colon, attribute = name.partition(":")
+    return f"{module.removesuffix('.py')}{colon}{attribute}" if "/" not in module else name
+
+
+Place = Annotated[str, AfterValidator(without_ending)]
+"""A key `package.module:name` of a config."""
 
 
 def imported(key: str, target: str, *, function: bool = True) -> Any:
@@ -36,10 +48,9 @@ def imported(key: str, target: str, *, function: bool = True) -> Any:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if module_name == missing or module_name.startswith(f"{missing}."):
-            hint = f" Leave .py out: {module_name.removesuffix('.py')}:{attribute}." if missing.endswith(".py") else ""
             raise ConfigError(
                 f"model.{key}: found {target!r}, but there is no module {missing!r}; expected one in {os.getcwd()} "
-                f"or installed in this environment.{hint}"
+                f"or installed in this environment."
             ) from error
         raise ConfigError(f"model.{key}: {target!r} cannot be imported: {_failure(error)}.") from error
     except BaseException as error:  # the user's module may raise anything, SystemExit too

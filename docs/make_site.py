@@ -56,7 +56,10 @@ def build(work: Path, site: Path) -> list[str]:
 
 
 def generate(work: Path) -> list[str]:
-    """Run the generator on the folder `work`; gives what it said where it warned or failed."""
+    """Run the generator on the folder `work`; gives what it said where it warned or failed.
+
+    A traceback is its own, which ends with the cause: that line is given, and all of it is in a file.
+    """
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", "zensical.toml"]
     done = subprocess.run(
         command, cwd=work, env={**os.environ, "NO_COLOR": "1"}, capture_output=True, text=True, check=False
@@ -64,7 +67,13 @@ def generate(work: Path) -> list[str]:
     said = re.sub(r"\x1b\[[\d;]*m", "", done.stdout + done.stderr)
     if "No module named zensical" in said:
         return ["zensical is not installed: pip install -e '.[docs]'"]
-    return [said.partition("Traceback")[0].strip()] if done.returncode else []
+    if not done.returncode:
+        return []
+    (work / "generator.log").write_text(said, encoding="utf-8")
+    told, _, traceback = said.partition("Traceback (most recent call last)")
+    cause = [line for line in traceback.splitlines() if line and not line.startswith(" ")]
+    ended = f"zensical ended with exit code {done.returncode}; all that it said is in {work / 'generator.log'}"
+    return ["\n".join(filter(None, [told.strip(), *cause[-1:], ended]))]
 
 
 def main() -> int:

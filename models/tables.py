@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.settings.schema import nearest, sentence, shown
+from batchnuts.settings.yaml import ConfigError
 
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 _FORMATS = ".csv, .npy, .npz"
@@ -23,6 +24,10 @@ _FORMATS = ".csv, .npy, .npz"
 
 class DataError(BatchnutsError):
     """The user's data file is missing, unreadable, or does not hold what the model needs."""
+
+
+class ColumnError(DataError, ConfigError):
+    """A config names a column that the user's data file does not have, or that cannot be what it is asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +247,7 @@ def _named_column(file: Path, header: Sequence[str], name: str | int, key: str) 
     if str(name) in header:
         return header.index(str(name))
     shown = ", ".join(header[:12]) + (f", ... ({len(header)} in all)" if len(header) > 12 else "")
-    raise DataError(
+    raise ColumnError(
         sentence(f"{file}: {key} is {name!r}, but there is no such column{nearest(str(name), header)}")
         + f" Columns: {shown}."
     )
@@ -262,12 +267,12 @@ def _feature_columns(
 def _check_choice(file: Path, chosen: Sequence[int], target: int | None, names: Sequence[str]) -> None:
     if not chosen:
         hint = " (are the cells separated by something other than commas?)" if len(names) == 1 else ""
-        raise DataError(f"{file}: no feature columns are left beside the label{hint}; expected at least one.")
+        raise ColumnError(f"{file}: no feature columns are left beside the label{hint}; expected at least one.")
     if target is not None and target in chosen:
-        raise DataError(f"{file}: column {names[target]!r} is the label and also one of features.")
+        raise ColumnError(f"{file}: column {names[target]!r} is the label and also one of features.")
     for column in chosen:
         if chosen.count(column) > 1:
-            raise DataError(f"{file}: column {names[column]!r} is listed twice in features.")
+            raise ColumnError(f"{file}: column {names[column]!r} is listed twice in features.")
 
 
 def _number(file: Path, line: int, column: str, cell: str, dtype: str) -> float:
@@ -323,7 +328,7 @@ def _read_npz(file: Path, label: str | int | None, features: Sequence[str | int]
     name = "y" if label is None else label
     for wanted in ("X", name):
         if wanted not in held:
-            raise DataError(
+            raise ColumnError(
                 f"{file}: there is no array {wanted!r}{nearest(str(wanted), held)}; it holds "
                 f"{', '.join(held) or 'none'}. "
                 f"Expected features in 'X' and labels in 'y' (or in the array that model.label names)."
@@ -359,7 +364,7 @@ def _load(file: Path) -> Any:
 
 def _index(file: Path, column: str | int, width: int, key: str) -> int:
     if isinstance(column, str) or not 0 <= column < width:
-        raise DataError(f"{file}: {key} is {column!r}; expected a column's index from 0 to {width - 1}.")
+        raise ColumnError(f"{file}: {key} is {column!r}; expected a column's index from 0 to {width - 1}.")
     return column
 
 

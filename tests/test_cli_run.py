@@ -58,6 +58,9 @@ def wrong_length(q):
 
 def mistaken(q):
     return undefined_name
+
+def leaves(q):
+    raise SystemExit
 """
 
 
@@ -435,6 +438,7 @@ def test_a_users_own_model(models: Path, run_here: Callable[..., str], name: str
         ("mixed", ["of 3 numbers (float32), failed with", "float"]),
         ("wrong_length", ["of 3 numbers", "failed with"]),
         ("mistaken", ["failed with NameError", "undefined_name"]),
+        ("leaves", ["failed with SystemExit", "mine.py:31"]),
     ],
 )
 def test_bad_models(models: Path, run_here: Callable[..., str], target: str, words: list[str]) -> None:

@@ -6,12 +6,15 @@ import re
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import distributed
 import pytest
 from cluster_in_process import IN_PROCESS, MODEL, WORKERS, Client, in_process, on_threads_once, refused, run
 from mcmc_models import gaussian
 
+from batchnuts.config import ConfigError, config_of
 from batchnuts.mcmc.checkpoint.saved_run import described
 from batchnuts.mcmc.cluster import connect, machines, runner, running_stretch, session, tasks
 from batchnuts.mcmc.cluster.errors import ClusterError
@@ -22,8 +25,11 @@ from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.draws import Progress
 from batchnuts.mcmc.execution.program_cache import Programs, borrow
 from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.settings import ClusterSettings
 from batchnuts.mcmc.storage.place import LocalPlace
 from batchnuts.mcmc.url import Url
+from batchnuts.settings.schema import SettingsError
+from batchnuts.stopping import StopSignals
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +52,109 @@ def test_a_scheduler_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"{cluster.scheduler_address} has 0 workers after 0.2 s, expected 1 worker at least" in said
 
 
+class Failing(distributed.deploy.cluster.Cluster):
+    """A cluster that does not start with these keywords."""
+
+    def __init__(self, n_workers: str) -> None:
+        raise TypeError(n_workers)
+
+    def __del__(self, _warn: object = None) -> None:
+        """There is nothing to close."""
+
+
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ("nowhere.Cluster", "execution.cluster.class: found 'nowhere.Cluster', but nowhere cannot be imported"),
+        ("dask_cuda.nowhere.Cluster", "'dask_cuda.nowhere.Cluster', but dask_cuda.nowhere cannot be imported"),
         ("distributed.NoCluster", "but distributed has no 'NoCluster'"),
-        ("datetime.date", "datetime.date could not be started with {'n_workers': 'two'}: TypeError"),
+        ("distributed.Failing", "distributed.Failing could not be started with {'n_workers': 'two'}: TypeError: two"),
     ],
 )
-def test_a_class_that_starts_nothing(named: str, said: str) -> None:
+def test_a_class_that_starts_nothing(named: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "Failing", Failing, raising=False)
     assert said in refused(cluster={"class": named, "n_workers": "two"})
+
+
+@pytest.mark.parametrize(
+    "named", ["subprocess.Popen", "os.system", "mine.Cluster", "distributed_of_mine.SLURMCluster", "dask.delayed"]
+)
+def test_only_packages_of_clusters_are_imported(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect.importlib, "import_module", lambda name: pytest.fail(f"{name} was imported"))
+    with pytest.raises(SettingsError, match=rf"cluster.class: found '{named}'; expected local, or a class of dask_job"):
+        run(cluster={"class": named, "args": ["true"]})
+
+
+@pytest.mark.parametrize(
+    ("named", "what"),
+    [
+        ("distributed.deploy.subprocess.logger", "of type Logger"),
+        ("distributed.SSHCluster", "of type function"),
+        ("distributed.Client", "the class Client"),
+        ("distributed.SpecCluster", "the class SpecCluster"),
+        ("distributed.deploy.cluster.Cluster", "the class Cluster"),
+    ],
+)
+def test_only_clusters_are_called(named: str, what: str) -> None:
+    """Of the packages' many objects; nor the general ones, whose keywords name what they call."""
+    said = refused(cluster={"class": named, "scheduler": {"cls": "subprocess.Popen", "options": {"args": "true"}}})
+    assert f"found '{named}', which is {what}; expected a subclass" in said
+    assert "It was not called" in said
+
+
+class StartedWorkers:
+    """A client of local workers that have not come yet; code: with which one has ended."""
+
+    def __init__(self, code: int | None) -> None:
+        process = SimpleNamespace(returncode=code)
+        self.scheduler = SimpleNamespace(address="tcp://127.0.0.1:1")
+        self.cluster = SimpleNamespace(worker_spec={0: {}, 1: {}}, workers={0: SimpleNamespace(process=process)})
+        self.asked = 0
+
+    def scheduler_info(self, n_workers: int) -> dict[str, Any]:
+        self.asked += 1
+        ready = {f"tcp://a:{n}": {"nthreads": 1, "status": "running"} for n in range(2 if self.asked > 8 else 1)}
+        return {"workers": ready}
+
+
+def test_local_workers_are_waited_for_on_a_busy_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For as long as their processes are there; what is said helps."""
+    now = iter(range(0, 100_000, 100))
+    monkeypatch.setattr(connect, "time", SimpleNamespace(monotonic=lambda: next(now), sleep=lambda _: None))
+    local = ClusterSettings.model_validate({"class": "local"})
+    connect._wait_for_a_worker(StartedWorkers(None), local, StopSignals())  # type: ignore[arg-type]
+    assert "waiting for a worker of local, 1 of 2 have started" in capsys.readouterr().err
+    for code, said in ((1, "has ended with exit code 1 before"), (-9, "has ended by SIGKILL before")):
+        with pytest.raises(ClusterError, match=said):
+            connect._wait_for_a_worker(StartedWorkers(code), local, StopSignals())  # type: ignore[arg-type]
+    monkeypatch.setattr(connect, "STARTED", 150.0)
+    with pytest.raises(ClusterError, match=r"1 of 2 local workers have started after 150 s: this machine is busy"):
+        connect._wait_for_a_worker(StartedWorkers(None), local, StopSignals())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("address", "warns"),
+    [
+        ("tcp://10.1.2.3:8786", True),
+        ("tcp://scheduler.example:8786", True),
+        ("tcp://[2001:db8::1]:8786", True),
+        ("tcp://127.0.0.1:8786", False),
+        ("tcp://127.8.0.1:8786", False),
+        ("tcp://[::1]:8786", False),
+        ("tcp://localhost:8786", False),
+        ("tls://10.1.2.3:8786", False),
+    ],
+)
+def test_an_open_scheduler_is_warned_of(
+    address: str, warns: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = SimpleNamespace(scheduler=SimpleNamespace(address=address), close=lambda timeout: None)
+    monkeypatch.setattr(distributed, "Client", lambda *_, **__: client)
+    monkeypatch.setattr(connect, "_wait_for_a_worker", lambda *_: None)
+    with connect.connected(ClusterSettings(address=address), StopSignals()):
+        pass
+    assert (f"{address} is neither encrypted nor protected" in capsys.readouterr().err) == warns
 
 
 def test_without_dask(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +221,27 @@ def test_workers_that_are_gone_for_long_end_the_run(
         run(leave, **IN_PROCESS)
 
 
+def test_workers_that_are_lost_are_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    client = Client()
+    seen = tasks.Tasks(client, StopSignals())  # type: ignore[arg-type]
+    seen.workers()
+    assert capsys.readouterr().err == ""
+    client.threads = {"tcp://b:1": 1, "tcp://c:1": 1, "tcp://d:1": 2}
+    seen.workers()
+    seen.workers()
+    said = capsys.readouterr().err
+    assert said.count("1 worker ended or cannot be reached (tcp://a:1): chains go on elsewhere") == 1
+    assert "3 workers left." in said
+    client.states["tcp://b:1"] = "paused"
+    seen.workers()
+    assert capsys.readouterr().err == ""  # it is there
+    client.threads = {"tcp://e:1": 1}
+    seen.workers()
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "3 workers ended or cannot be reached (tcp://b:1, tcp://c:1, tcp://d:1)" in said
+
+
 def test_a_model_that_cannot_be_sent() -> None:
     lock = threading.Lock()
     model = Model.from_function(lambda q: -0.5 * (q * q).sum() if lock else q, dimension=2, name="locked")
@@ -143,3 +263,27 @@ def test_a_store_that_workers_do_not_see(tmp_path: Path) -> None:
         require_same_place(plan)
     make_token(LocalPlace(tmp_path / "run.zarr"), "token")
     require_same_place(plan)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "again"),
+    [
+        ({"class": "subprocess.Popen", "args": ["touch", "x"]}, '{"class": "subprocess.Popen"'),
+        ({"class": "dask_jobqueue.SLURMCluster", "job_script_prologue": ["touch x"]}, '{"class": "dask_jobqueue.SLU'),
+        ({"class": "local", "jobs": 100_000}, '{"class": "local", "jobs": 100000}'),
+        ({"address": "tcp://10.0.0.1:8786"}, "tcp://10.0.0.1:8786"),
+        ("tcp://10.0.0.1:8786", '"tcp://10.0.0.1:8786"'),
+        (["no cluster"], '["no cluster"]'),
+    ],
+)
+def test_a_cluster_in_the_file_of_a_run_has_to_be_named_again(cluster: Any, again: str) -> None:
+    content = {"model": {"name": "eight_schools"}, "execution": {"cluster": cluster}}
+    with pytest.raises(ConfigError, match="A file alone starts no cluster and connects to none") as caught:
+        config_of(content, Path("run.nc"))
+    assert f"execution.cluster={again}" in str(caught.value)
+    named = config_of(content, Path("run.nc"), ["execution.cluster=tls://10.0.0.2:8786"]).execution.cluster
+    assert named is not None
+    assert named.address == "tls://10.0.0.2:8786"
+    assert content["execution"]["cluster"] == cluster
+    without = {"model": {"name": "eight_schools"}, "execution": {"cluster": None}}
+    assert config_of(without, Path("run.nc")).execution.cluster is None

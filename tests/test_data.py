@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import batchnuts
 from batchnuts.config import ConfigError, build_model, load_config
 from batchnuts.data import Column, read_columns
 from batchnuts.mcmc.saving import OutputError
@@ -21,6 +22,11 @@ TEXTS = (
     "thousands,share,price,decimal,python,side\n"
     '"1,000",50%,$5,"1,5",1_000,north \n"2,000,000.5",7.5 %,$7.50,"-2,25",2_000, north\n'
 )
+
+
+DATES = "y,day,local,time\n1,2024-01-05,05.01.2024 10:30,07:30\n2,2024-02-05,06.01.2024 11:30,08:30:10\n"
+CODES = "y,zip,padded,share,negative\n1,10001,007,0.5,-1\n2,02139,012,0.25,0\n"
+DOSES = "y,dose,week\n1,high,10\n2,low,9\n3,mid,10\n"
 
 
 @pytest.fixture
@@ -109,6 +115,23 @@ def test_columns_are_renamed_and_made_what_is_asked(folder: Path) -> None:
         (CSV, {"n": {"column": "y", "as": "factor"}}, "columns.n.as: found 'factor'; expected one of auto, number, in"),
         (CSV, {"n": {"column": 3}}, "columns.n.column: found 3; expected a name"),
         (CSV, {"n": 3}, "columns.n: found 3; expected a column's name, or {column: name, as: category}"),
+        ("y;x\n1,5;2,0\n", None, "line 1 is 'y;x': its cells are separated by semicolons. Save it with commas"),
+        ("y\tx\n1\t2\n", None, "its cells are separated by tabulators"),
+        ("y|x\n1|2\n", None, "its cells are separated by bars"),
+        (DATES, ["day"], "column 'day': its values are dates or times: row 1 is '2024-01-05'.*as: category"),
+        (DATES, ["local"], "column 'local': its values are dates or times: row 1 is '05.01.2024 10:30'"),
+        (DATES, ["time"], "column 'time': its values are dates or times: row 1 is '07:30'"),
+        (CODES, ["zip"], "column 'zip': row 2 is '02139', which begins with a zero, as codes do.*as: category"),
+        (CODES, ["padded"], "column 'padded': row 1 is '007', which begins with a zero"),
+        (
+            DOSES,
+            {"d": {"column": "dose", "order": ["low", "mid"]}},
+            "row 1 is 'high', which is not among its labels in",
+        ),
+        (DOSES, {"d": {"column": "dose", "order": ["low", "mid", "hihg"]}}, "did you mean 'hihg'"),
+        (DOSES, {"d": {"column": "dose", "order": ["low", "low"]}}, "columns.d.order: found 'low' twice"),
+        (DOSES, {"d": {"column": "dose", "order": "low"}}, "columns.d.order: found 'low'; expected a list of all lab"),
+        (DOSES, {"d": {"column": "dose", "as": "integer", "order": ["low"]}}, "order: found labels with as: integer"),
         (CSV, {3: "y"}, "columns: found 3; expected a name"),
         (CSV, "y", "columns: found 'y'; expected a list of names, or columns by the names of arrays"),
         (CSV, ["y", 3], "columns: found 3 in the list; expected names of columns"),
@@ -130,6 +153,43 @@ def test_texts_may_be_asked_for_as_categories_without_the_spaces_around_them(fol
     found = read_columns(Path(written("table.csv", TEXTS)), asked)
     assert found.labels == {"n": ["1,000", "2,000,000.5"], "side": ["north"]}
     assert str(found) == "n: category (2 labels), side: category (1 label)"
+
+
+def test_blanks_around_names_are_no_part_of_them(folder: Path) -> None:
+    found = read_columns(written("table.csv", ' y ,"county ", x\t\n1,A,2\n'), None)
+    assert list(found.arrays) == ["y", "county", "x"]
+    with pytest.raises(DataError, match="2 columns are called 'y'"):
+        read_columns(written("table.csv", "y ,y\n1,2\n"), None)
+
+
+def test_codes_with_zeros_in_front_keep_them(folder: Path) -> None:
+    asked = {
+        "zip": {"column": "zip", "as": "category"},
+        "padded": {"column": "padded", "as": "integer"},
+        "share": "share",
+    }
+    found = read_columns(written("table.csv", CODES), asked)
+    assert found.labels == {"zip": ["02139", "10001"]}
+    assert found.arrays["zip"].tolist() == [1, 0]
+    assert found.arrays["padded"].tolist() == [7, 12]
+    assert found.arrays["share"].tolist() == [0.5, 0.25]
+    found = read_columns("table.csv", {"p": {"column": "padded", "as": "number"}, "n": "negative"})
+    assert found.arrays["p"].tolist() == [7.0, 12.0]
+    assert found.arrays["n"].tolist() == [-1.0, 0.0]
+    dates = read_columns(written("table.csv", DATES), {"day": {"column": "day", "as": "category"}})
+    assert dates.labels["day"] == ["2024-01-05", "2024-02-05"]
+
+
+def test_the_order_of_categories_can_be_given(folder: Path) -> None:
+    """Also with labels of which the file has none."""
+    asked: dict[str, Any] = {
+        "dose": {"column": "dose", "order": ["none", "low", "mid", "high"]},
+        "week": Column("week", "category", ("9", "10")),
+        "day": {"column": "week", "as": "category", "order": [10, 9]},
+    }
+    found = read_columns(written("table.csv", DOSES), asked)
+    assert found.labels == {"dose": ["none", "low", "mid", "high"], "week": ["9", "10"], "day": ["10", "9"]}
+    assert [found.arrays[name].tolist() for name in asked] == [[3, 1, 2], [1, 0, 1], [0, 1, 0]]
 
 
 def test_two_columns_of_one_name_may_be_left_out(folder: Path) -> None:
@@ -166,6 +226,9 @@ def density(p, data):
 
 def generated(p, data):
     return {"mean": ops.take(p["a"], data["county"])}
+
+def effects(p, data):
+    return {"effect": p["a"] * 2.0}
 
 def without(p):
     return -p["b"] ** 2
@@ -207,9 +270,31 @@ def test_a_config_gives_the_columns_to_the_functions(folder: Path) -> None:
             path_of_new_run(forced, force=True)
 
 
+def test_labels_of_categories_name_axes_of_what_is_generated(folder: Path) -> None:
+    text = CONFIG.replace("generated: generated", "generated: effects\n  dims: {effect: [county]}")
+    made = build_model(
+        config("with_dims", text.replace("as: category}", "as: category, order: [ANOKA, AITKIN, X]}")).model
+    )
+    assert made.element_names() == ["a[ANOKA]", "a[AITKIN]", "a[X]", "b"]
+    result = batchnuts.sample_chains(made, chains=2, draws=3, warmup=3, backend="jax", progress=False)
+    assert result["posterior"]["effect"].dims == ("chain", "draw", "county")
+    assert result["posterior"]["effect"]["county"].values.tolist() == ["ANOKA", "AITKIN", "X"]
+
+
+def test_a_target_may_be_named_by_its_file(folder: Path) -> None:
+    text = CONFIG.replace("TARGET:density", "by_file.py:density").replace("generated: gen", "generated: by_file.py:gen")
+    loaded = config("by_file", text)
+    assert loaded.model.target == "by_file:density"
+    assert build_model(loaded.model).name == "by_file:density"
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        (
+            ("variables: {a: {shape: [county]}, b: []}", "variables: {county: {shape: [county]}, b: []}"),
+            "model.variables.county: a category of the data is called 'county' too.*county_index: {column: county",
+        ),
         (("density\n", "without\n"), r"model.target: without takes \(p\); expected an argument `data`"),
         (("shape: [county]", "shape: [state]"), "model.variables.a.shape: found 'state', but the data have county"),
         (("observed: [y]", "observed: [z]"), "model.data.observed: found 'z', which is no column"),

@@ -63,8 +63,8 @@ def lines(*steps):
 
 
 def test_a_warmup_of_fixed_length_goes_on_without_a_reason():
-    assert "goes on because" in plain_line(WARMUP)
-    assert "goes on because" not in plain_line(replace(WARMUP, total=2 * WARMUP.done))
+    assert "continuing:" in plain_line(WARMUP)
+    assert "continuing:" not in plain_line(replace(WARMUP, total=2 * WARMUP.done))
 
 
 def test_a_log_has_a_few_plain_lines():
@@ -72,11 +72,12 @@ def test_a_log_has_a_few_plain_lines():
         "start  2 s",
         "compile  0 s",
         "compile  3 s",
-        "warmup  slowest 200, median 310 transitions  window 301-400  7.68k transitions/s  500k useful gradients/s  "
-        f"utilization 0.91  12 divergences  goes on because {DISAGREE[0]};  {DISAGREE[1]}  10 s",
-        "sampling 50%  slowest 80, median 105 of 200 draws  6.4k draws/s  250k useful gradients/s  utilization 0.93  "
-        "1 divergence  4 s, 0:00:06 left",
-        "sampling 100%  slowest 200, median 200 of 200 draws  6.4k draws/s  250k useful gradients/s  utilization 0.93  "
+        "warmup  slowest chain 200, median 310 transitions  window 301-400  7.68k transitions/s  500k useful "
+        f"gradients/s  utilization 0.91  12 divergences (normal while adapting)  continuing: {DISAGREE[0]};  "
+        f"{DISAGREE[1]}  10 s",
+        "sampling 50%  slowest chain 80, median 105 of 200 draws  6.4k draws/s  250k useful gradients/s  "
+        "utilization 0.93  1 divergence  4 s, 0:00:06 left",
+        "sampling 100%  200 of 200 draws of each chain  6.4k draws/s  250k useful gradients/s  utilization 0.93  "
         "3 divergences  8 s, 0:00:00 left",
         "diagnostics  1 s",
     ]
@@ -90,6 +91,21 @@ def test_until_is_shown_with_what_holds_already_and_an_estimate():
     assert str(Condition("ess_bulk", float("nan"), 400.0)) == "ess_bulk ?/400"
     assert str(Condition("persistence", 0.31, 0.1)) == "persistence 0.31/0.10"
     assert left(Progress("sampling", 1, 9, 4.0, remaining=5.0), since=7.0) == "0:00:00 left"
+
+
+def test_where_until_decides_no_share_of_the_maximum_is_shown():
+    """Twenty of at most 1,000 draws may be nearly all."""
+    step = Progress("sampling", 60, 3000, 4.0, chains=3, slowest=20, median=20, until=UNTIL)
+    assert "%" not in plain_line(step)
+    assert "  20 of at most 1000 draws of each chain  " in plain_line(step)
+    assert "%" not in without_controls(on_terminal(80, step)).splitlines()[0]
+    over = replace(step, done=3000, slowest=1000, median=1000)
+    assert plain_line(over).startswith("sampling 100%  1000 of 1000 draws of each chain  ")
+
+
+def test_divergences_of_warmup_are_said_to_be_normal():
+    assert "714 divergences (normal while adapting)" in plain_line(replace(WARMUP, divergences=714))
+    assert "normal" not in plain_line(replace(WARMUP, divergences=0)) + plain_line(SAMPLING)
 
 
 def test_between_two_lines_of_a_log_are_ten_seconds(clock):
@@ -146,8 +162,8 @@ def test_bars_of_phases_that_ended_stay_above(clock):
     shown = without_controls(on_terminal(80, *STEPS))
     last = [shown.rindex(name) for name in ("compile", "warmup", "sampling", "diagnostics")]
     assert last == sorted(last)
-    assert "goes on because" in shown
-    assert "goes on because" not in shown[shown.rindex("warmup      ") :]
+    assert "continuing:" in shown
+    assert "continuing:" not in shown[shown.rindex("warmup      ") :]
     assert wrapped(["one", "two", "a phrase of some words"], 10) == ["one  two", "a phrase", "of some", "words"]
 
 

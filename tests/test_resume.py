@@ -5,7 +5,9 @@ Those that are not to be seen from their first import on are forked (forked_runs
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -13,14 +15,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5netcdf
 import numpy as np
 import pytest
 import xarray
+from fake_run import make_draws
 from forked_runs import ForkedRun, run, start, start_and_end_while_drawing
 from test_cli_run import command
 from url_files import bucket_in
 
+from batchnuts import sample
+from batchnuts.mcmc import sampling
+from batchnuts.mcmc.checkpoint.file import read_checkpoint, write_checkpoint
 from batchnuts.mcmc.checkpoint.keeper import NAME
+from batchnuts.mcmc.checkpoint.saved_run import SavedRun
+from batchnuts.mcmc.resume import TYPES
 from batchnuts.mcmc.url import folder_of, location_of
 
 CONFIG = """\
@@ -220,6 +229,57 @@ MISTAKES = {
 def test_what_cannot_be_resumed(folder: Path, mistake: str) -> None:
     arguments, code, said = MISTAKES[mistake]
     assert re.search(said, run(*arguments, cwd=folder, code=code).stderr)
+
+
+@pytest.mark.parametrize("made", ["none", "raised"])
+def test_a_longer_run_that_is_stopped_leaves_its_file_and_says_so(
+    folder: Path, made: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_chains(model: Any, sampler: Any, execution: Any, *_: Any, **__: Any) -> Any:
+        if made == "raised":
+            raise KeyboardInterrupt
+        return make_draws(model, sampler, done=(0,) * 16)
+
+    monkeypatch.setattr(sampling, "run_chains", run_chains)
+    monkeypatch.chdir(folder)
+    before = (folder / "whole.nc").read_bytes()
+    assert sample.main(["--resume", "whole.nc", "sampler.draws=+10"]) == 130
+    said = capsys.readouterr().err
+    assert f"nothing was drawn yet and {folder / 'whole.nc'} stays as it was, with 4000 draws of each chain." in said
+    assert "no file was written" not in said
+    assert (folder / "whole.nc").read_bytes() == before
+
+
+def of_a_cluster(output: Path, cluster: dict[str, Any]) -> None:
+    """Write this cluster into the config of a run, as who made the file can."""
+    if folder_of(output).exists():
+        tree = read_checkpoint(folder_of(output) / NAME, [SavedRun, *TYPES])
+        tree.config["execution"]["cluster"] = cluster
+        write_checkpoint(folder_of(output) / NAME, tree)
+        return
+    with h5netcdf.File(output, "a") as file:
+        config = json.loads(file["adaptation"].attrs["config"])
+        config["execution"]["cluster"] = cluster
+        file["adaptation"].attrs["config"] = json.dumps(config)
+
+
+@pytest.mark.parametrize("made", ["ended", "interrupted"])
+def test_a_file_alone_starts_no_cluster(folder: Path, made: str, tmp_path: Path) -> None:
+    """Nor does one that names a program as its cluster, where the command line names it, too."""
+    output = tmp_path / "foreign.nc"
+    if made == "ended":
+        shutil.copy(folder / "whole.nc", output)
+    else:
+        start_and_end_while_drawing(["--config", "run.yaml", f"output.path={output}"], folder).communicate(60)
+    of_a_cluster(output, {"class": "subprocess.Popen", "args": ["touch", "was_run"]})
+    more = ["sampler.draws=+10"] if made == "ended" else []
+    said = run("--resume", str(output), *more, cwd=tmp_path, code=2).stderr
+    assert "A file alone starts no cluster and connects to none" in said
+    named = "execution.cluster={class: subprocess.Popen, args: [touch, was_run]}"
+    said = run("--resume", str(output), *more, named, cwd=tmp_path, code=2).stderr
+    assert f"command line, {named[:57]}" in said
+    assert "expected local, or a class of dask_jobqueue" in said
+    assert not (tmp_path / "was_run").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """What makes the website of docs/: pages as the generator reads them, the reference, the navigation, the checks."""
 
+import re
+import signal
 import sys
 import tomllib
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 sys.path.insert(0, str(DOCS))
 
+import make_site  # noqa: E402
 from website import checks, navigation, reference, reference_pages, same, staging  # noqa: E402
 
 sys.path.remove(str(DOCS))
@@ -150,6 +153,36 @@ def test_faults_of_built_pages(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("", None),
+        ("print('a.md:3: no such anchor'); sys.exit(1)", "a.md:3: no such anchor"),
+        ("raise ValueError('nav.toml: a page twice')", "ValueError: nav.toml: a page twice"),
+        ("print('Building'); [][1]", "Building\nIndexError: list index out of range"),
+        (
+            "try:\n    [][1]\nexcept IndexError as e:\n    raise OSError(28, 'No space left') from e",
+            "OSError: [Errno 28] No",
+        ),
+        ("import os; os.abort()", f"ended with exit code {-signal.SIGABRT}"),
+        ("sys.exit(7)", "zensical ended with exit code 7"),
+    ],
+)
+def test_why_the_generator_failed_is_said(code, said, tmp_path, monkeypatch):
+    """Whether it said so, or Python did for it; the whole of it is kept."""
+    (tmp_path / "zensical.py").write_text(f"import sys\n{code}\n")
+    (tmp_path / "generator.log").write_text("before")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    faults = make_site.generate(tmp_path)
+    if said is None:
+        assert faults == []
+        return
+    (fault,) = faults
+    assert said in fault
+    assert str(tmp_path / "generator.log") in fault
+    assert (tmp_path / "generator.log").read_text() != "before"
+
+
+@pytest.mark.parametrize(
     ("html", "said"),
     [
         ("<h1>A</h1><p>Use:</p><ul><li>one</li><li><code>two</code></li></ul>", []),
@@ -182,3 +215,17 @@ def test_user_pages_are_short_and_begin_with_code(name):
     first = next((i for i, line in enumerate(lines) if line.startswith("```")), len(lines))
     assert not any(line.startswith("## ") for line in lines[:first])
     assert first <= 6
+
+
+def test_long_lines_of_code_are_not_cut_off():
+    """A window of 1280 pixels shows some 87 columns of code: longer lines of programs wrap, and printed tables, whose
+    columns would not line up, have a scroll bar that is seen."""
+    css = (DOCS / "website" / "extra.css").read_text()
+    wrapped = set(re.findall(r"\.language-(\w+)", css.partition("white-space: pre-wrap")[0]))
+    assert "scrollbar-color" in css
+    long = set()
+    for page in DOCS.glob("**/*.md"):
+        for language, block in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
+            long |= {language for line in block.splitlines() if len(line) > 87}
+    assert long - wrapped <= {"", "text"}
+    assert "text" not in wrapped

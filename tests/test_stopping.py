@@ -44,9 +44,10 @@ def clock(monkeypatch):
 class TestStopSignals:
     @pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
     def test_without_draws_it_ends_at_once(self, number, code):
-        with StopSignals() as stop, pytest.raises(KeyboardInterrupt):
+        with StopSignals() as stop, pytest.raises(KeyboardInterrupt) as caught:
             signal.raise_signal(getattr(signal, number))
         assert stop.exit_code == code
+        assert str(caught.value) == ("" if number == "SIGINT" else f"ended by {number}")
         assert (number in stop.name) == (number != "SIGINT")
 
     @pytest.mark.parametrize("numbers", [("SIGINT",) * 5, ("SIGTERM", "SIGHUP", "SIGTERM"), ("SIGHUP", "SIGINT")])

@@ -42,7 +42,7 @@ IN_BATCHNUTS = (
     ("users_code", "data"),
     ("target", "bridges"),
     ("config",),
-    ("report", "after_run", "first_imports", "ending", "output_path", "before_run"),
+    ("report", "after_run", "first_imports", "ending", "output_path", "before_run", "arguments"),
     ("sample",),
     ("experiments",),
 )

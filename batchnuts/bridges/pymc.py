@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.bridges.errors import PYMC, names_in_files, place_in_users_code, text_of
-from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype
+from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype, say_none
 from batchnuts.mcmc.model import Data, DType, Model, NaturalScale
 from batchnuts.mcmc.variables import ModelError, Variable, checked_dims, checked_labels
 from batchnuts.settings.schema import shown
@@ -322,7 +322,7 @@ def _drawn(
         graphs = clone_replace(outputs, replace=dict(zip(generators, fresh, strict=True)))
         function = _as_function([*inputs, *fresh], graphs, dtype, checking=True)
     except Exception as error:
-        say(f"Model {title!r}: there will be no {what}, since {_reason(error)}")
+        say_none(title, what, _reason(error), "", __name__)
         return None
     return Translated(function, tuple(value.name for value in inputs), names, len(fresh))
 

@@ -17,11 +17,12 @@ from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
 from batchnuts.bridges.errors import NUMPYRO, PYMC
 from batchnuts.bridges.tfp import import_tfp
+from batchnuts.mcmc.failures import ends_nothing
 from batchnuts.mcmc.model import DType, Model, ModelError
 from batchnuts.settings.schema import Settings, nearest, sentence, shown
 from batchnuts.settings.yaml import ConfigError
 from batchnuts.target import DataOptions, VariableOptions, in_full
-from batchnuts.users_code import imported, refuse_other_than_place
+from batchnuts.users_code import Place, imported, refuse_other_than_place
 
 Tree = Any
 T = TypeVar("T")
@@ -34,7 +35,7 @@ _OF_JAX = ("transform", "inverse", "log_jacobian", *_OF_DRAWS)
 class JaxOptions(Settings):
     """A log-density in JAX, of any tree of arrays."""
 
-    jax: str = Field(description="your log-density of a tree of arrays, as package.module:function")
+    jax: Place = Field(description="your log-density of a tree of arrays, as package.module:function")
     example: Any = Field(
         description="such a tree: numbers, lists of numbers (arrays), mappings and lists of these; or the "
         "package.module:name of one, or of a function that makes one"
@@ -108,7 +109,7 @@ def build_jax(options: JaxOptions) -> Model:
 class NumpyroOptions(Settings):
     """A NumPyro model, with its arguments."""
 
-    numpyro: str = Field(description="your NumPyro model, as package.module:function")
+    numpyro: Place = Field(description="your NumPyro model, as package.module:function")
     args: list[Any] = Field(default_factory=list, description="its positional arguments; a list of numbers is an array")
     kwargs: dict[str, Any] = Field(
         default_factory=dict, description="its keyword arguments; lists of numbers are arrays"
@@ -143,7 +144,7 @@ def build_numpyro(options: NumpyroOptions) -> Model:
 class PymcOptions(Settings):
     """A PyMC model, or a function that makes one, with its arguments."""
 
-    pymc: str = Field(description="your pymc.Model, or a function that makes one, as package.module:name")
+    pymc: Place = Field(description="your pymc.Model, or a function that makes one, as package.module:name")
     args: list[Any] = Field(default_factory=list, description="the function's arguments; a list of numbers is an array")
     kwargs: dict[str, Any] = Field(default_factory=dict, description="its keyword arguments")
     data: DataOptions | None = Field(
@@ -180,7 +181,7 @@ def build_pymc(options: PymcOptions) -> Model:
 class JointDistributionOptions(Settings):
     """A joint distribution of TensorFlow Probability, and the values of its pinned parts."""
 
-    joint_distribution: str = Field(
+    joint_distribution: Place = Field(
         description="a joint distribution of TensorFlow Probability, or a function that gives one, as "
         "package.module:name (the current folder is importable)"
     )
@@ -298,7 +299,7 @@ def called(key: str, place: str, function: Callable[..., Any], *args: Any, **kwa
     from batchnuts.bridges.errors import place_in_users_code, text_of
 
     try:
-        return function(*args, **kwargs)
+        return ends_nothing(function)(*args, **kwargs)
     except Exception as error:
         raise ConfigError(f"model.{key}: {place!r} failed with {text_of(error)}{place_in_users_code(error)}") from error
 

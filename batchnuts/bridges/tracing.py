@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -22,9 +23,29 @@ def can_be_traced(title: str, what: str, function: Callable[..., Any], *inputs: 
     try:
         LIBRARY.result_shapes(function, *inputs)
     except Exception as error:
-        say(f"Model {title!r}: there will be no {what}, since {text_of(error)}{place_in_users_code(error)}")
+        say_none(title, what, text_of(error), place_in_users_code(error), function.__module__)
         return False
     return True
+
+
+INSTEAD = {
+    (
+        "numpyro",
+        "posterior predictive draws",
+    ): "numpyro.infer.Predictive(model, {name: values of `posterior`})(key, ...)",
+    ("numpyro", "draws of the prior"): "numpyro.infer.Predictive(model, num_samples=1000)(key, ...)",
+    ("pymc", "posterior predictive draws"): "pymc.sample_posterior_predictive(draws, model=model)",
+    ("pymc", "draws of the prior"): "pymc.sample_prior_predictive(model=model)",
+}
+"""By the module of a bridge and what is missing: how the library itself makes it."""
+
+
+def say_none(title: str, what: str, reason: str, place: str, bridge: str) -> None:
+    """Say that a run will lack a group, why in one sentence, and what to call in its place."""
+    first = re.split(r"(?<=[.!])\s", reason)[0].rstrip(".")
+    call = INSTEAD.get((bridge.rpartition(".")[2], what))
+    instead = f" Draws of the posterior are not affected; to have them, call {call} afterwards." if call else ""
+    say(f"Model {title!r}: there will be no {what}, since {first}{place}.{instead}")
 
 
 def in_dtype(function: Callable[[Any], Any], dtype: DType, seed: Any) -> Any:

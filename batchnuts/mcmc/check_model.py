@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import TensorLibrary, tensor_library_of
 from batchnuts.mcmc.engine import Engine
-from batchnuts.mcmc.failures import failed_with, foreign_arrays
+from batchnuts.mcmc.failures import ends_nothing, failed_with, foreign_arrays
 from batchnuts.mcmc.model import DType, Model, ModelError
 from batchnuts.settings.schema import in_words
 
@@ -231,8 +231,9 @@ def _check_twin(model: Model, start: NDArray[Any], library: TensorLibrary) -> No
     lanes = 3
     positions = library.tensor(np.resize(start, (lanes, model.dimension)))
     assert model.batched_value_and_gradient is not None
+    twin = library.compiled(ends_nothing(model.batched_value_and_gradient))
     try:
-        values, gradients = map(library.tensor, library.compiled(model.batched_value_and_gradient)(positions))
+        values, gradients = map(library.tensor, twin(positions))
     except Exception as error:
         raise ModelError(
             f"Model {model.name!r}: its batched_value_and_gradient, given {lanes} positions, failed with "

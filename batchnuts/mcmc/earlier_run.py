@@ -36,6 +36,8 @@ def read_groups(path: str, names: Sequence[str], key: str) -> dict[str, xarray.D
             groups = {name: group.load() for name, group in open_zarr(file).items() if name in names}
         except (OSError, ValueError, KeyError, OutputError) as error:
             raise SettingsError(f"{key}: {path} cannot be read ({error}).") from error
+        except MemoryError:
+            raise _too_large(key, path) from None
         if not groups:
             raise SettingsError(f"{key}: {path} has no {' or '.join(names)}: that run has not ended.")
         return groups
@@ -49,10 +51,18 @@ def read_groups(path: str, names: Sequence[str], key: str) -> dict[str, xarray.D
                 groups[name] = dataset.load()
         except FileNotFoundError:
             raise SettingsError(f"{key}: there is no file {path}.") from None
+        except MemoryError:
+            raise _too_large(key, path) from None
         except (OSError, ValueError, KeyError) as error:
             if not groups and name == names[-1]:
                 raise SettingsError(f"{key}: {path} is no file of an earlier run ({error}).") from error
     return groups
+
+
+def _too_large(key: str, path: str) -> SettingsError:
+    return SettingsError(
+        f"{key}: the arrays of {path} do not fit into memory: it is damaged, or from a machine with more of it."
+    )
 
 
 def draws_of_run(model: Model, path: str, key: str) -> NDArray[Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import TensorLibrary, has_jax, tensor_library, tensor_library_of
+from batchnuts.mcmc.failures import ends_nothing
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.quiet import quiet_imports
@@ -121,7 +122,7 @@ def _found_out(model: Model, position: NDArray[Any]) -> str | None:
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings(), quiet_imports():
             warnings.simplefilter("ignore")
-            values = [model.flat_log_density(position), *(twin(lanes) if twin is not None else ())]
+            values = [model.flat_log_density(position), *(ends_nothing(twin)(lanes) if twin is not None else ())]
         library = tensor_library_of(*values)
         return None if library is None else _name_of(library)
     except Exception:  # then check_density says what is wrong, if anything is

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
+from contextlib import ContextDecorator
+from types import TracebackType
 from typing import Any
 
 from batchnuts.settings.schema import nearest
@@ -27,6 +29,26 @@ _ADVICE = {
         "or of batchnuts.autobatch.ops"
     ),
 }
+
+
+class EndsNothing(ContextDecorator):
+    """Within, code of a user cannot end the program: what it raises besides errors and interrupts, as sys.exit does,
+    becomes an error of the same name, with the same traceback. Else it would pass all that reports errors."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, (Exception, KeyboardInterrupt)):
+            return
+        text = "; ".join(filter(None, [str(error), "a model's code may raise errors, and not end the program"]))
+        named = type(type(error).__name__, (RuntimeError,), {})
+        raise named(text).with_traceback(trace) from error
+
+
+ends_nothing = EndsNothing()
 
 
 def failed_with(error: BaseException, place: str, names: Iterable[str], *functions: Any) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.engine import Engine
+from batchnuts.mcmc.failures import ends_nothing
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.supports import Real
 from batchnuts.mcmc.variables import Variable
@@ -44,7 +45,8 @@ def refuse_improper(model: Model, engine: Engine, positions: NDArray[Any], gradi
 
     def value(row: NDArray[Any]) -> float:
         try:
-            return float(np.asarray(density(library.tensor(row))))
+            with ends_nothing:
+                return float(np.asarray(density(library.tensor(row))))
         except Exception:  # a matrix that cannot be decomposed there, say: so it does depend on the parameter
             return float("nan")
 

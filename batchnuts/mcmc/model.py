@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import ops
 from batchnuts.autobatch.machine import library_of
+from batchnuts.mcmc.failures import ends_nothing
 from batchnuts.mcmc.findings import ModelCheck
 from batchnuts.mcmc.parameters import Parameter, declared_variables
 from batchnuts.mcmc.supports import SupportError
@@ -348,6 +349,7 @@ class Model:
         lead = position.shape[:-1]
         return np.concatenate([values[v.name].reshape(*lead, v.size) for v in self.variables], axis=-1)
 
+    @ends_nothing
     def flat_log_density(self, position: Any) -> Any:
         """The log-density of one chain's flat position [dimension]: that of its values, and the supports' Jacobians."""
         if not self.structured:
@@ -380,7 +382,7 @@ class Model:
         if self.initializer is None:
             return rng.uniform(-2.0, 2.0, size=(chains, self.dimension)).astype(self.dtype)
         try:
-            given = self.initializer(rng, chains)
+            given = ends_nothing(self.initializer)(rng, chains)
         except ModelError:
             raise
         except Exception as error:

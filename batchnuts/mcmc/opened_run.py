@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
+from batchnuts.mcmc.options import Result
 from batchnuts.mcmc.output import to_arviz
 from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.stored_run import is_zarr, open_zarr, without_draws
 from batchnuts.mcmc.url import OutputLocation, Url, location_of
 
+Read = TypeVar("Read")
 
-def open_run(path: str | os.PathLike[str]) -> Any:
+
+def open_run(path: str | os.PathLike[str]) -> Result:
     """The draws of a run as ArviZ's object, from its netCDF file or Zarr store; values are read when they are used.
 
     path: of either, or the URL of a store. A store can be opened while it is written: all groups have the draws of one
@@ -23,7 +26,8 @@ def open_run(path: str | os.PathLike[str]) -> Any:
         groups = _read(location, "Zarr", lambda: open_zarr(location))
         if none := without_draws(location, groups):
             raise OutputError(none)
-        return _read(location, "Zarr", lambda: to_arviz(groups))
+        made: Result = _read(location, "Zarr", lambda: to_arviz(groups))
+        return made
     if isinstance(location, Url):
         raise OutputError(f"There is no Zarr store at {location}. Check the URL, and that the run has begun to draw.")
     if location.is_dir():
@@ -35,10 +39,11 @@ def open_run(path: str | os.PathLike[str]) -> Any:
         )
     import arviz
 
-    return _read(location, "netCDF", lambda: arviz.from_netcdf(str(location)))
+    found: Result = _read(location, "netCDF", lambda: arviz.from_netcdf(str(location)))
+    return found
 
 
-def _read(location: OutputLocation, kind: str, read: Callable[[], Any]) -> Any:
+def _read(location: OutputLocation, kind: str, read: Callable[[], Read]) -> Read:
     """What `read` gives. Raises OutputError where it fails: a damaged file can make any part of HDF5 fail."""
     try:
         return read()

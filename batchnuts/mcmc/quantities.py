@@ -21,7 +21,7 @@ from batchnuts.autobatch.machine import TensorLibrary, tensor_library_of
 from batchnuts.disk_cache.folder import keeping
 from batchnuts.mcmc.check_model import place_of, user_functions
 from batchnuts.mcmc.engine import LIBRARIES, Engine, default_engine
-from batchnuts.mcmc.failures import failed_with
+from batchnuts.mcmc.failures import ends_nothing, failed_with
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.variables import check_group, refuse_unknown_names
@@ -300,7 +300,8 @@ def _as_seed(key: Any, library: TensorLibrary | None) -> Any:
 
 def _called(model: Model, role: str, inputs: tuple[Any, ...], library: TensorLibrary | None) -> dict[str, Any]:
     try:
-        result = getattr(model, role)(*inputs)
+        with ends_nothing:
+            result = getattr(model, role)(*inputs)
     except Exception as error:
         names = [variable.name for variable in model.variables] if role != "prior" else []
         failed = failed_with(error, place_of(error, model), names, *user_functions(model))

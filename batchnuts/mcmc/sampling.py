@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ from batchnuts.mcmc.freed_memory import give_back_freed
 from batchnuts.mcmc.initialization import Proposals, make_proposals, positions_to_check
 from batchnuts.mcmc.interim_analyses import interim_analyses_of
 from batchnuts.mcmc.model import Model, ModelError
+from batchnuts.mcmc.options import Options, Result, with_options
 from batchnuts.mcmc.quantities import check_quantities
 from batchnuts.mcmc.run import ProgressCallback, Run
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from batchnuts.mcmc.summarizing import SummaryRun
 
 
+@with_options
 def sample_chains(
     model: Model,
     *,
@@ -58,11 +60,12 @@ def sample_chains(
     divergences: bool = False,
     keep_draws: bool = True,
     groups: Sequence[str] | None = None,
-    **settings: Any,
-) -> Any:
+    signals: Literal["keep", "raise"] = "keep",
+    **settings: Unpack[Options],
+) -> Result:
     """Sample a model with NUTS and give the draws as an ArviZ object, the same that the command line saves.
 
-    settings: the fields of SamplerSettings and ExecutionSettings, by keyword.
+    model: from Model.from_function, or of a bridge.
     progress: a function that is called with a Progress a few times a second (docs/progress.md), True or False for
         progress on stderr or none; by default there is some in a terminal or notebook.
     unconstrained: whether to add the group `unconstrained_posterior`, the real numbers that the sampler moved.
@@ -71,12 +74,16 @@ def sample_chains(
         place of `posterior` (docs/summaries.md). `batchnuts.check` judges the result.
     groups: of `log_likelihood`, `posterior_predictive` and `prior`, those that are computed; None: all for which the
         model has functions. They may be much larger than the draws, and take longer.
+    signals: what Ctrl-C does, and in a program's main thread SIGTERM and SIGHUP, unless the program handles them. The
+        run ends, and `keep` gives the draws made so far, marked as interrupted, with a line on stderr: the program goes
+        on. `raise` raises KeyboardInterrupt, which names the signal and has them in its attribute `result`, and the
+        signal's number in `signal`: for a program that has to end in time.
 
-    Ctrl-C ends the run and gives the draws made so far, marked as interrupted, with a line on stderr; in a program's
-    main thread SIGTERM and SIGHUP do too, unless the program handles them. KeyboardInterrupt is raised if there are no
-    draws, or if it is pressed again after a warning. Any other error after the first draw is raised with the draws in
-    its attribute `result`. Raises SettingsError for settings that do not fit, ModelError for a model that cannot be
-    sampled.
+    The other keywords are the fields of SamplerSettings and ExecutionSettings.
+
+    Raises KeyboardInterrupt if a signal comes before there are draws, or Ctrl-C again after a warning; SettingsError
+    for settings that do not fit, ModelError for a model that cannot be sampled. Any other error after the first draw is
+    raised with the draws in its attribute `result`.
     """
     from batchnuts.mcmc.output import to_arviz, to_datasets
     from batchnuts.progress.choice import default_view
@@ -91,6 +98,8 @@ def sample_chains(
     for name, given in (("unconstrained", unconstrained), ("divergences", divergences), ("keep_draws", keep_draws)):
         if not isinstance(given, bool | np.bool_):
             raise SettingsError(f"{name}: found {shown(given)}; expected True or False.")
+    if signals not in ("keep", "raise"):
+        raise SettingsError(f"signals: found {shown(signals)}; expected 'keep' or 'raise'.")
     sampler, execution = split_settings(settings)
     content = Content(
         unconstrained=unconstrained,
@@ -106,8 +115,11 @@ def sample_chains(
     view = nullcontext(progress) if callable(progress) else default_view(progress)
     with StopSignals() as stop, nullcontext() if keep_draws else _summaries(model, content) as stream:
 
-        def result_of(draws: Draws) -> Any:
-            return to_arviz(to_datasets(draws, model, content=content) if stream is None else stream.finish(draws))
+        def result_of(draws: Draws) -> Result:
+            made: Result = to_arviz(
+                to_datasets(draws, model, content=content) if stream is None else stream.finish(draws)
+            )
+            return made
 
         try:
             with view as report:
@@ -118,12 +130,21 @@ def sample_chains(
                 error.add_note("The draws made before are in this exception's attribute `result`.")
             raise
         if not draws.done.any():
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(f"{stop.name}; nothing was drawn yet")
         stop.hold()
         result = result_of(draws)
+    if signals == "raise" and (draws.interrupted or stop.first is not None):
+        raise _interrupt(stop, draws, result, keep_draws)
     if draws.interrupted:
         say(f"{stop.name}; {draws.what_there_is(keep_draws)}.")
     return result
+
+
+def _interrupt(stop: StopSignals, draws: Draws, result: Result, kept: bool) -> KeyboardInterrupt:
+    """What ended the run, with its draws."""
+    error = KeyboardInterrupt(f"{stop.name}; {draws.what_there_is(kept)}, in this exception's attribute `result`")
+    error.result, error.signal = result, stop.first  # type: ignore[attr-defined]
+    return error
 
 
 @contextmanager

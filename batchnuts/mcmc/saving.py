@@ -7,6 +7,7 @@ written under a temporary name and renamed; where that fails, the draws go to an
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 import tempfile
 from collections.abc import Callable, Mapping
@@ -169,6 +170,21 @@ def reason_of(error: Exception) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
+def mode_of_new_file(folder: Path) -> int:
+    """The permissions of an ordinary new file in a folder. Raises OSError.
+
+    From one that is made and deleted: to ask for the process's umask is to set it, for a moment and for all threads,
+    and a folder may have rules of its own.
+    """
+    place = folder / f".batchnuts-{secrets.token_hex(8)}.tmp"
+    handle = os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    try:
+        return stat.S_IMODE(os.fstat(handle).st_mode)
+    finally:
+        os.close(handle)
+        os.unlink(place)
+
+
 def _save(groups: Mapping[str, AnyGroup], target: Path, force: bool) -> Path:
     """Raises OSError. Gives the path at which the file is, which may be another than the target."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}-", suffix=".tmp")
@@ -176,9 +192,7 @@ def _save(groups: Mapping[str, AnyGroup], target: Path, force: bool) -> Path:
     try:
         with open(handle, "w+b", buffering=0) as raw:
             _write(groups, raw)
-            mask = os.umask(0)
-            os.umask(mask)
-            os.fchmod(raw.fileno(), 0o666 & ~mask)  # those of an ordinary new file
+            os.fchmod(raw.fileno(), mode_of_new_file(target.parent))
             os.fsync(raw.fileno())
         if force:
             os.replace(temporary, target)

@@ -312,8 +312,8 @@ class ClusterSettings(Settings):
         None,
         alias="class",
         description="what starts the workers: local, for processes on this machine (with threads_per_worker and "
-        "memory_limit), or a class of dask-jobqueue or another package, as dask_jobqueue.SLURMCluster; all other keys "
-        "are its keyword arguments",
+        "memory_limit), or a class of dask_jobqueue, dask_kubernetes, dask_cloudprovider, dask_cuda or distributed, as "
+        "dask_jobqueue.SLURMCluster; all other keys are its keyword arguments",
     )
     jobs: int | None = Field(
         None, ge=1, le=100_000, description="how many workers, or jobs of a batch system, are asked for"
@@ -337,6 +337,11 @@ class ClusterSettings(Settings):
         parts = (named or "").split(".")
         if named not in (None, LOCAL) and (len(parts) < 2 or not all(part.isidentifier() for part in parts)):
             raise ValueError(f"found {shown(named)}; expected {LOCAL}, or package.Class")
+        if named not in (None, LOCAL) and parts[0] not in CLUSTER_PACKAGES:
+            raise ValueError(
+                f"found {shown(named)}; expected {LOCAL}, or a class of {', '.join(CLUSTER_PACKAGES)}: nothing else is "
+                "imported or called"
+            )
         return named
 
     @model_validator(mode="after")
@@ -364,6 +369,9 @@ LOCAL = "local"
 """Workers on this machine."""
 
 LOCAL_KEYWORDS = ("threads_per_worker", "memory_limit")
+
+CLUSTER_PACKAGES = ("dask_jobqueue", "dask_kubernetes", "dask_cloudprovider", "dask_cuda", "distributed")
+"""Packages whose classes start workers. No other is imported: a config may come from a file of somebody else's."""
 
 
 def is_address(text: str) -> bool:

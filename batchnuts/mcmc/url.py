@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from batchnuts.autobatch import BatchnutsError
@@ -32,6 +32,8 @@ class Url:
     """What is at another place than in a folder. `str` gives it as it was written."""
 
     text: str
+    folder: Path = field(default_factory=Path.cwd, compare=False, repr=False)
+    """The current one, when it was named."""
 
     def __str__(self) -> str:
         return self.text
@@ -48,21 +50,22 @@ class Url:
 
     def with_name(self, name: str) -> Url:
         """What is beside it."""
-        return Url(f"{self.text.rpartition('/')[0]}/{name}")
+        return Url(f"{self.text.rpartition('/')[0]}/{name}", self.folder)
 
     @property
     def here(self) -> Path:
-        """The path in the current folder beside which files are kept that belong to it: its name and a part of a digest
+        """The path in the folder beside which files are kept that belong to it: its name and a part of a digest
         of the whole URL, since several may have the same name."""
-        return Path.cwd() / f"{self.name}-{hashlib.sha256(self.text.encode()).hexdigest()[:8]}"
+        return self.folder / f"{self.name}-{hashlib.sha256(self.text.encode()).hexdigest()[:8]}"
 
 
 OutputLocation = Path | Url
 
 
-def location_of(path: str | os.PathLike[str] | Url) -> OutputLocation:
+def location_of(path: str | os.PathLike[str] | Url, folder: Path | None = None) -> OutputLocation:
     """The place that a user names: a path, also as the URL of a file, or a URL of another place.
 
+    folder: that in which it was named; then a path is absolute. None: the current one.
     Raises OutputError for what is no path, and for a name that is too long for any file.
     """
     if isinstance(path, Url):
@@ -71,11 +74,11 @@ def location_of(path: str | os.PathLike[str] | Url) -> OutputLocation:
         raise OutputError(f"Found {shown(path)} in place of a path; expected the path or the URL of a run's output.")
     text = os.fspath(path)
     if is_url(text):
-        return Url(text)
+        return Url(text, folder or Path.cwd())
     place = Path(as_path(text)).expanduser()
     if long := long_name(place, LONGEST_NAME):
         raise OutputError(f"The path {long}.")
-    return place
+    return place if folder is None else folder / place
 
 
 def long_name(path: Path, most: int) -> str | None:

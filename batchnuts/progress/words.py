@@ -8,6 +8,8 @@ from batchnuts.settings.schema import in_words
 WITH_TRANSITIONS = ("warmup", "sampling")
 """Phases that have any."""
 
+_NORMAL = " (normal while adapting)"
+
 BRIEF = 1.0
 """Seconds. Phases of the command line that have no transitions are shown where they take longer."""
 
@@ -24,6 +26,8 @@ def is_worth_a_line(progress: Progress, seconds: float) -> bool:
 
 def is_known(progress: Progress) -> bool:
     """Whether it is known how much of the phase is done, and that is not only nothing or all."""
+    if progress.until and not is_over(progress):  # `total` is the most that may be made, and says nothing of the end
+        return False
     return progress.total > 0 and (progress.phase in WITH_TRANSITIONS or 0 < progress.done < progress.total)
 
 
@@ -41,15 +45,20 @@ def details(progress: Progress) -> list[str]:
     seconds = max(progress.elapsed, 1e-9)
     phrases = []
     if progress.chains:
-        of_all = f" of {progress.each}" if progress.each else ""
-        phrases.append(f"slowest {progress.slowest}, median {progress.median}{of_all} {unit}")
+        most = "at most " if progress.until and not is_over(progress) else ""
+        of_all = f" of {most}{progress.each}" if progress.each else ""
+        if progress.slowest == progress.median:
+            phrases.append(f"{progress.median}{of_all} {unit} of each chain")
+        else:
+            phrases.append(f"slowest chain {progress.slowest}, median {progress.median}{of_all} {unit}")
     if progress.window is not None and not progress.total:
         phrases.append("window {}-{}".format(*progress.window))
     phrases += [
         f"{short(progress.done / seconds)} {unit}/s",
         f"{short(progress.useful_gradients / seconds)} useful gradients/s",
         f"utilization {progress.utilization:.2f}",
-        in_words(progress.divergences, "divergence"),
+        in_words(progress.divergences, "divergence")
+        + _NORMAL * (progress.phase == "warmup" and progress.divergences > 0),
     ]
     return phrases + _why(progress)
 
@@ -60,7 +69,7 @@ def _why(progress: Progress) -> list[str]:
     if progress.phase == "sampling":
         begins, stop, said = "until", ",", [f"{one}{' ok' * one.met}" for one in progress.until]
     else:
-        begins, stop, said = "goes on because", ";", [] if progress.total else list(progress.missing)
+        begins, stop, said = "continuing:", ";", [] if progress.total else list(progress.missing)
     if said:
         said[0] = f"{begins} {said[0]}"
     return [*(one + stop for one in said[:-1]), *said[-1:]]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from batchnuts.mcmc.diagnostics import COLUMNS
-from batchnuts.mcmc.saving import OutputError
+from batchnuts.mcmc.saving import OutputError, mode_of_new_file
 from batchnuts.mcmc.stored_run import is_zarr
 from batchnuts.mcmc.url import OutputLocation, Url
 from batchnuts.report import pictures
@@ -87,9 +87,7 @@ def write_page(run: FinishedRun, location: Path, *, force: bool = False) -> None
         handle, temporary = tempfile.mkstemp(dir=location.parent, prefix=f".{location.name[:40]}-", suffix=".tmp")
         with open(handle, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
+        os.chmod(temporary, mode_of_new_file(location.parent))
         os.replace(temporary, location)
     except OSError as error:
         raise OutputError(

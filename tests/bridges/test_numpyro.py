@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -332,6 +333,28 @@ def test_which_deterministic_sites_are_computed_from_data_is_found_by_tracing(ki
         numpyro.sample("y", dist.Normal(jnp.sum(theta), 1), obs=y)
 
     assert Model.from_numpyro(model, np.ones(3), 1.0).of_data == {"other"}
+
+
+def test_where_there_are_no_draws_a_line_says_what_to_call(capsys: pytest.CaptureFixture[str]) -> None:
+    """In NumPyro itself; why is one sentence, with the line, and not all that JAX has to say."""
+
+    def plain(y: Any) -> None:
+        x = numpyro.sample("x", dist.Normal(0, 1))
+        if numpyro.sample("z", dist.Normal(x, 1), obs=y) is not y:  # not when it is conditioned: when it is drawn
+            np.log(np.asarray(x))
+
+    made = Model.from_numpyro(plain, 0.5)
+    assert (made.predictive, made.prior) == (None, None)
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition("there will be no ")[2].partition(",")[0] for line in said] == [
+        "posterior predictive draws",
+        "draws of the prior",
+    ]
+    for line, call in zip(said, ("model, {name: values of `posterior`}", "model, num_samples=1000"), strict=True):
+        assert f"call numpyro.infer.Predictive({call})" in line
+        assert re.search(
+            r"since TracerArrayConversionError: [^.]*(\.\w[^.]*)* at .*test_numpyro.py:\d+\. Draws", line
+        ), line
 
 
 def test_no_prior_draws_where_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:

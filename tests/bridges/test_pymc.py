@@ -410,7 +410,9 @@ def test_what_jax_cannot_draw_is_left_out_with_a_line(capsys: pytest.CaptureFixt
         pm.Normal("y", pm.Flat("x"), 1, observed=1.0)
     model = Model.from_pymc(made)
     assert (model.prior is None, model.predictive is None) == (True, False)
-    assert "there will be no draws of the prior, since NotImplementedError" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "there will be no draws of the prior, since NotImplementedError" in said
+    assert "to have them, call pymc.sample_prior_predictive(model=model) afterwards." in said
 
 
 def test_a_prior_that_leaves_its_transform_is_left_out_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:

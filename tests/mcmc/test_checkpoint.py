@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +102,32 @@ def pickled(path: Path) -> None:
         np.savez(file, head=np.array([object()], object), allow_pickle=True)
 
 
+def sealed(path: Path, head: bytes) -> None:
+    """The file with this head, and its digest."""
+    with np.load(path) as there:
+        arrays = dict(there)
+    seal = checkpoint_file.hashlib.sha256(head).digest()
+    write_arrays(path, arrays | {"head": np.frombuffer(head, np.uint8), "seal": np.frombuffer(seal, np.uint8)})
+
+
+def claiming(path: Path, shape: str) -> None:
+    """The file with another shape in the header of its first array."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    header = members["0.npy"]
+    there = header[10 : 10 + int.from_bytes(header[8:10], "little")].decode()
+    longer = there.replace("(2, 3)", shape).rstrip()
+    members["0.npy"] = header[:10] + longer.ljust(len(there) - 1).encode() + b"\n" + header[10 + len(there) :]
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def packed_zeros(path: Path) -> None:
+    with open(path, "wb") as file:
+        np.savez_compressed(file, **{"0": np.zeros(1_000_000), "head": np.zeros(1)})
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing": (Path.unlink, "is missing; expected a checkpoint of batchnuts"),
     "truncated": (truncated, "is truncated, damaged or something else"),
@@ -118,6 +145,26 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "newer": (lambda path: rewritten(path, lambda h, _: h.update(format=99)), "has format 99.*by a newer batchnuts"),
     "older": (lambda path: rewritten(path, lambda h, _: h.update(format=0)), "has format 0.*by an older batchnuts"),
     "foreign": (lambda path: rewritten(path, lambda h, _: h.update(kind="cake")), "is a cake; expected"),
+    "no JSON": (lambda path: sealed(path, b"{"), "is damaged: its head cannot be read"),
+    "no text": (lambda path: sealed(path, b"\xff\xfe{}"), "is damaged: its head cannot be read"),
+    "deep": (lambda path: sealed(path, b"[" * 100_000 + b"]" * 100_000), "is damaged: its head cannot be read"),
+    "a list": (lambda path: sealed(path, b"[1, 2]"), "is damaged: its head cannot be read"),
+    "a number": (lambda path: sealed(path, b"3"), "is damaged: its head cannot be read"),
+    "no kind": (lambda path: rewritten(path, lambda h, _: h.pop("kind")), "is damaged: its head cannot be read"),
+    "no format": (lambda path: rewritten(path, lambda h, _: h.pop("format")), "is damaged: its head cannot be read"),
+    "a format in words": (lambda path: rewritten(path, lambda h, _: h.update(format="3")), "is damaged: its head"),
+    "no digests": (lambda path: rewritten(path, lambda h, _: h.pop("digests")), "is damaged: its head cannot be"),
+    "digests of no names": (lambda path: rewritten(path, lambda h, _: h.update(digests=[1])), "is damaged: its head"),
+    "no tree at all": (lambda path: rewritten(path, lambda h, _: h.pop("tree")), "is damaged: its head cannot be read"),
+    "fields that there are not": (
+        lambda path: rewritten(path, lambda h, _: h.update(tree={"type": "Point", "fields": {"z": 1}})),
+        "cannot be read: it is no tree of these types",
+    ),
+    "a huge array": (
+        lambda path: claiming(path, "(100000000, 1000)"),
+        "is damaged: its array 0 claims to have 8000000",
+    ),
+    "a huge array of nothing": (packed_zeros, "is damaged: its array 0 claims to have 8000000 bytes"),
     "no tree": (lambda path: rewritten(path, lambda h, _: h.update(tree={"array": "9"})), "cannot be read: it is no"),
 }
 
@@ -138,6 +185,17 @@ def test_what_is_not_a_checkpoint_is_refused(tmp_path: Path, damage: str) -> Non
     change(path)
     with pytest.raises(CheckpointError, match=f"^{path} {said}"):
         read_checkpoint(path, [Point, Counts])
+
+
+@pytest.mark.parametrize("field", ["config", "model", "chains", "density", "seconds", "counts", "parts", "made_with"])
+def test_a_run_whose_fields_are_of_other_types_is_refused(interrupted: tuple[Path, SavedRun], field: str) -> None:
+    """Before anything reads them."""
+    folder, saved = interrupted
+    path = folder / "other" / NAME
+    path.parent.mkdir(exist_ok=True)
+    write_checkpoint(path, replace(saved, **{field: "else"}))
+    with pytest.raises(CheckpointError, match=f"is damaged: its run has no {field} as it was written"):
+        read_saved_run(path.parent, TYPES)
 
 
 def test_an_edited_head_is_found(tmp_path: Path) -> None:

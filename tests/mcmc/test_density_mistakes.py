@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import batchnuts
 from batchnuts import interval, positive
 from batchnuts.autobatch import ops
 from batchnuts.mcmc.model import Model, ModelError
@@ -130,3 +132,38 @@ def test_a_parameter_that_the_density_does_not_use(
         return
     with pytest.raises(ModelError, match=message):
         model.check()
+
+
+class Abandoned(BaseException):
+    """What is no Exception, as some libraries have it."""
+
+
+def left(how: BaseException) -> Callable[..., Any]:
+    def function(*_: Any) -> Any:
+        raise how
+
+    return function
+
+
+ROLES = ("density", "initializer", "generated", "log_likelihood", "predictive", "prior", "batched_value_and_gradient")
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("how", [SystemExit(0), SystemExit("enough"), GeneratorExit(), Abandoned("elsewhere")])
+def test_code_of_a_model_ends_no_program(role: str, how: BaseException) -> None:
+    """With an exit code of 0, and without a word."""
+    functions = {role: left(how)}
+    density = functions.pop("density", lambda p: -0.5 * p["mu"] ** 2)
+    data = {"observed_data": {"y": (("row",), np.zeros(2))}}
+    with pytest.raises(ModelError, match=rf"{type(how).__name__}: {how}(; )?a model's code may raise errors") as caught:
+        batchnuts.sample_chains(
+            Model.from_function(density, variables={"mu": []}, **data, **functions), chains=2, draws=3, warmup=3
+        )
+    assert re.search(HERE, str(caught.value)) or role == "batched_value_and_gradient"
+    with suppress(ModelError):
+        assert not Model.from_function(density, variables={"mu": []}, **data, **functions).check().ok
+
+
+def test_an_interrupt_in_code_of_a_model_stays_one() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        Model.from_function(left(KeyboardInterrupt()), dimension=2).check()

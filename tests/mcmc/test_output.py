@@ -16,7 +16,7 @@ from batchnuts.mcmc.draws import draw_bytes
 from batchnuts.mcmc.forecast import Size, forecast
 from batchnuts.mcmc.model import Model, Variable
 from batchnuts.mcmc.output import to_arviz, to_datasets
-from batchnuts.mcmc.saving import NotSaved, OutputError, check_path, check_space, save
+from batchnuts.mcmc.saving import NotSaved, OutputError, check_path, check_space, mode_of_new_file, save
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 
 SETTINGS = SamplerSettings(chains=3, draws=5, seed=2**60)
@@ -161,6 +161,14 @@ def test_the_file_has_the_permissions_of_an_ordinary_one(model, tmp_path):
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == 0o640
+    assert [file.name for file in tmp_path.iterdir()] == ["a.nc"]
+
+
+def test_the_process_keeps_its_umask_while_a_file_is_written(model, tmp_path, monkeypatch):
+    """Another thread may make a file meanwhile."""
+    monkeypatch.setattr(os, "umask", lambda _: pytest.fail("the umask was set"))
+    save(to_datasets(make_draws(model, SETTINGS), model), tmp_path / "a.nc")
+    assert mode_of_new_file(tmp_path) == (tmp_path / "a.nc").stat().st_mode & 0o777
 
 
 def test_file_systems_without_links(model, tmp_path, monkeypatch):

@@ -372,16 +372,50 @@ def test_a_signal_ends_the_draws_in_order_however_often_it_comes(
     assert f"{attributes['draws_complete']} of 16 draws of each of 4 chains" in printed
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_raised_with_the_draws_where_that_is_asked_for(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that a program ends in time, with what there is."""
+    slice_for(1e-6, monkeypatch)
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)
+
+    def press(progress: Progress) -> None:
+        if progress.phase == "sampling" and progress.done >= 0.3 * progress.total:
+            signal.raise_signal(number)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        sample_chains(MODEL, progress=press, signals="raise", **FIXED | {"draws": 16})
+    name = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+    assert str(caught.value).startswith(f"{name}; ")
+    assert str(caught.value).endswith("in this exception's attribute `result`")
+    assert caught.value.signal == number
+    attributes = caught.value.result["posterior"].attrs
+    assert attributes["interrupted"] == 1
+    assert f"{attributes['draws_complete']} of 16 draws of each of 4 chains" in str(caught.value)
+
+
+def test_what_is_asked_for_at_a_signal_is_one_of_two() -> None:
+    with pytest.raises(SettingsError, match="signals: found 'ignore'; expected 'keep' or 'raise'"):
+        sample_chains(MODEL, signals="ignore", **FIXED)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("phase", ["compile", "warmup"])
-def test_a_signal_before_the_first_draw_is_a_keyboard_interrupt(phase: str) -> None:
-    """There is nothing that a caller could use."""
+def test_a_signal_before_the_first_draw_is_a_keyboard_interrupt(
+    phase: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing that a caller could use, but for the signal's name."""
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)
 
     def press(progress: Progress) -> None:
         if progress.phase == phase:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         sample_chains(MODEL, progress=press, **FIXED | {"warmup": 20})
+    assert ("SIGTERM" in str(caught.value)) == (number == signal.SIGTERM)
+    monkeypatch.undo()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

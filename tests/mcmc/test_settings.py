@@ -1,7 +1,14 @@
+import ast
+import inspect
+import typing
+
 import numpy as np
 import pydantic
 import pytest
 
+import batchnuts
+from batchnuts.mcmc import options
+from batchnuts.mcmc.options import Options
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.settings.schema import SettingsError
 
@@ -123,8 +130,8 @@ def test_bad_settings_are_named(values, message):
         ("tls://[::1]:8786", {"address": "tls://[::1]:8786"}),
         ({"class": "local", "jobs": 2, "memory_limit": "2 GB"}, {"class": "local", "jobs": 2, "memory_limit": "2 GB"}),
         (
-            {"class": "a.b.C", "jobs": 9, "queue": "q", "cores": 4},
-            {"class": "a.b.C", "jobs": 9, "queue": "q", "cores": 4},
+            {"class": "dask_cuda.b.C", "jobs": 9, "queue": "q", "cores": 4},
+            {"class": "dask_cuda.b.C", "jobs": 9, "queue": "q", "cores": 4},
         ),
     ],
 )
@@ -146,3 +153,39 @@ def test_settings_are_immutable_and_described():
         SamplerSettings().chains = 3  # type: ignore[misc]
     for schema in (SamplerSettings, ExecutionSettings):
         assert all(field.description for field in schema.model_fields.values())
+
+
+SETTINGS = {
+    name: field for schema in (SamplerSettings, ExecutionSettings) for name, field in schema.model_fields.items()
+}
+
+
+def test_keywords_of_sample_chains_are_the_settings() -> None:
+    """In names, types, defaults and what is said of each: for type checkers, and for consoles that read signatures."""
+    hints = typing.get_type_hints(Options)
+    assert list(hints) == list(SETTINGS)
+    (body,) = [
+        node.body for node in ast.parse(inspect.getsource(options)).body if getattr(node, "name", "") == "Options"
+    ]
+    said = [" ".join(node.value.value.split()) for node in body[1:] if isinstance(node, ast.Expr)]
+    signature = inspect.signature(batchnuts.sample_chains).parameters
+    for (name, field), text in zip(SETTINGS.items(), said, strict=True):
+        default = options.MAIN_VALUES.get(name, field.default)
+        assert text == f"{field.description}. Default: {default!r}."
+        assert f"{name}: {text}" in " ".join((batchnuts.sample_chains.__doc__ or "").split())
+        assert signature[name].default == default
+        assert signature[name].kind is inspect.Parameter.KEYWORD_ONLY
+        accepted, declared = ({*typing.get_args(hint)} or {hint} for hint in (hints[name], field.annotation))
+        assert declared <= accepted
+        if name not in ("warmup", "init", "until", "cluster"):  # these may be written in short, or as a mapping
+            assert hints[name] == field.annotation
+        split_settings({"until": {"ess_bulk": 100.0}, name: default} if default == "auto" else {name: default})
+    assert [name for name in signature if name not in SETTINGS] == [
+        *("model", "progress", "unconstrained", "divergences", "keep_draws", "groups", "signals")
+    ]
+
+
+def test_unknown_keywords_of_sample_chains_have_a_suggestion() -> None:
+    model = batchnuts.Model.from_function(lambda q: -0.5 * (q**2).sum(), dimension=1)
+    with pytest.raises(SettingsError, match="num_samples: unknown setting; did you mean 'draws'"):
+        batchnuts.sample_chains(model, num_samples=3)  # type: ignore[call-arg]

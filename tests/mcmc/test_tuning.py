@@ -316,3 +316,20 @@ def test_chains_that_adapt_alone_warm_up_by_themselves_and_from_a_file(tmp_path:
     alone.to_netcdf(str(path), engine="h5netcdf")
     again = sample_chains(model, **settings, warmup={"pool": "none", "from": path, "maximum": 200})
     assert "the geometric mean of its metrics" in again["posterior"].attrs["warmup_ended"]
+
+
+def test_a_file_that_claims_more_than_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the draws of the new run, which are few."""
+    from batchnuts.mcmc.earlier_run import read_groups
+
+    path = tmp_path / "huge.nc"
+    xarray.Dataset({"x": (("n",), np.zeros(3))}).to_netcdf(path, group="adaptation", engine="h5netcdf")
+
+    def too_large(_: xarray.Dataset) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(xarray.Dataset, "load", too_large)
+    with pytest.raises(
+        SettingsError, match=r"sampler.warmup.from: the arrays of .*huge.nc do not fit into memory: it is"
+    ):
+        read_groups(str(path), ("adaptation",), "sampler.warmup.from")

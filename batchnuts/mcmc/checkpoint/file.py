@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +60,14 @@ def read_checkpoint(path: Path, types: Sequence[type]) -> Any:
         raise CheckpointError(f"{path} is another .npz file; {NO_CHECKPOINT}.") from None
     if hashlib.sha256(head).digest() != seal:
         raise CheckpointError(f"{path} was altered: its head does not have its digest.")
+    try:
+        return _tree_of(path, head, arrays, types)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:  # whoever wrote it knew the seal
+        raise CheckpointError(f"{path} is damaged: its head cannot be read ({error}); {NO_CHECKPOINT}.") from error
+
+
+def _tree_of(path: Path, head: bytes, arrays: Arrays, types: Sequence[type]) -> Any:
+    """Raises CheckpointError, and what a head raises that is not what `write_checkpoint` writes."""
     content = json.loads(head)
     if content["kind"] != KIND:
         raise CheckpointError(f"{path} is a {content['kind']}; {NO_CHECKPOINT}.")
@@ -100,14 +109,38 @@ def read_arrays(path: Path, expected: str) -> dict[str, NDArray[Any]]:
     """All arrays of a file. expected: what is said of a file that is something else. Raises CheckpointError."""
     try:
         with open(path, "rb") as file:  # NumPy leaves a damaged one open
+            _refuse_sizes_that_are_claimed(path, file)
             found = np.load(file, allow_pickle=False)
             if not isinstance(found, np.lib.npyio.NpzFile):
                 raise CheckpointError(f"{path} is a .npy file; {expected}.")
             return {name: found[name] for name in found.files}
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing; {expected}.") from None
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, TypeError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
         raise CheckpointError(f"{path} is truncated, damaged or something else ({error}); {expected}.") from error
+
+
+def _refuse_sizes_that_are_claimed(path: Path, file: BinaryIO) -> None:
+    """Raise CheckpointError for arrays that are larger by their headers, or once unpacked, than they are in the file:
+    reading them would take all memory. We write them as they are."""
+    if not zipfile.is_zipfile(file):
+        file.seek(0)
+        return
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            with archive.open(member) as content:
+                version = np.lib.format.read_magic(content)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, _, dtype = read(content)
+                claimed, there = math.prod(shape) * dtype.itemsize, member.file_size - content.tell()
+            if dtype.hasobject:  # refused by NumPy
+                continue
+            if claimed != there or member.compress_type != zipfile.ZIP_STORED:
+                name = member.filename.removesuffix(".npy")
+                raise CheckpointError(
+                    f"{path} is damaged: its array {name} claims to have {claimed} bytes, and {there} are there."
+                )
+    file.seek(0)
 
 
 def digest(array: NDArray[Any]) -> str:

@@ -48,6 +48,8 @@ def read_saved_run(folder: Path, types: Sequence[type]) -> SavedRun:
     saved = read_checkpoint(folder / NAME, [SavedRun, *types])
     if not isinstance(saved, SavedRun):
         raise CheckpointError(f"{folder / NAME} has no run in it.")
+    if wrong := saved.wrong_field():
+        raise CheckpointError(f"{folder / NAME} is damaged: its run has no {wrong} as it was written.")
     return saved
 
 

@@ -63,6 +63,13 @@ class SavedRun:
     history: Any
     """What was done at which time: HistoryKeeper (history.py)."""
 
+    def wrong_field(self) -> str | None:
+        """The name of a field that is of another type than declared, if there is one: no run has written this."""
+        plain: dict[str, Any] = {"config": dict, "made_with": dict, "model": dict, "chains": int, "chains_reason": str}
+        plain |= {"backend": str, "density": tuple, "tuning": (Tuning, type(None)), "seconds": dict, "counts": dict}
+        plain |= {"elapsed": (int, float), "parts": tuple}
+        return next((name for name, kind in plain.items() if not isinstance(getattr(self, name), kind)), None)
+
     @property
     def lanes(self) -> int | None:
         """Chains of a chunk, if the stretch had begun in chunks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import ipaddress
 import json
 import logging
 import os
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 REACHED = 20.0
 """Seconds within which a scheduler must answer."""
 
-STARTED = 60.0
-"""Seconds within which a local worker must have started."""
+STARTED = 900.0
+"""Seconds within which local workers must have started: on a busy machine each may import its libraries for minutes."""
 
 WAITING = 30.0
 """Seconds after which a line says that no worker is there yet: a batch system may take hours to start a job."""
@@ -77,6 +78,7 @@ def connected(settings: ClusterSettings, stop: StopSignals) -> Iterator[Client]:
                 "tcp://HOST:PORT), and give the address that it prints."
             ) from error
         ending.callback(_closed, client)
+        _warn_if_open(client.scheduler.address)
         _wait_for_a_worker(client, settings, stop)
         yield client
 
@@ -125,6 +127,7 @@ def _started(settings: ClusterSettings) -> Any:
         raise ClusterError(
             f"execution.cluster.class: found {settings.class_!r}, but {module} has no {name!r}."
         ) from None
+    _require_cluster(made, settings.class_)
     try:
         cluster = made(**settings.keywords)
         if settings.jobs is not None:
@@ -135,6 +138,40 @@ def _started(settings: ClusterSettings) -> Any:
             f"{type(error).__name__}: {_reason(error)}."
         ) from error
     return cluster
+
+
+def _require_cluster(made: Any, named: str) -> None:
+    """Raise ClusterError unless it is a class that starts workers: nothing else is called, whatever a config names.
+
+    Nor are the general classes, whose keywords name further ones that they call.
+    """
+    from distributed import SpecCluster
+    from distributed.deploy.cluster import Cluster
+
+    if not (isinstance(made, type) and issubclass(made, Cluster)) or made in (Cluster, SpecCluster):
+        what = f"the class {made.__name__}" if isinstance(made, type) else f"of type {type(made).__name__}"
+        raise ClusterError(
+            f"execution.cluster.class: found {named!r}, which is {what}; expected a subclass of distributed's Cluster "
+            "that starts workers, such as dask_jobqueue.SLURMCluster or distributed.LocalCluster. It was not called."
+        )
+
+
+def _warn_if_open(address: str) -> None:
+    """Where the scheduler's address can be reached from other machines without a certificate."""
+    scheme, _, place = address.partition("://")
+    host = place.rpartition(":")[0].strip("[]")
+    if scheme == "tcp" and host != "localhost" and not _is_loopback(host):
+        say(
+            f"warning: {address} is neither encrypted nor protected: whoever reaches the scheduler or a worker can run "
+            "any code there and in this process. Use it in a network that you trust, or tls:// (docs/clusters.md)."
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:  # a name
+        return False
 
 
 def _has_jobs(made: Any) -> bool:
@@ -185,12 +222,14 @@ def _local(settings: ClusterSettings) -> Any:
 def _wait_for_a_worker(client: Client, settings: ClusterSettings, stop: StopSignals) -> None:
     """Until one worker is there, or, of local ones, all are."""
     wanted = len(client.cluster.worker_spec) if settings.class_ == LOCAL else 1
-    limit = {LOCAL: STARTED, None: NO_WORKER}.get(settings.class_)
+    limit = NO_WORKER if settings.class_ is None else None
     began, said = time.monotonic(), False
     while len(ready_workers(client)) < wanted:
         stop.check()
         waited = time.monotonic() - began
-        if limit is not None and waited > limit:
+        if settings.class_ == LOCAL:
+            _require_local_workers(client, wanted, waited)
+        elif limit is not None and waited > limit:
             there = len(ready_workers(client))
             raise ClusterError(
                 f"execution.cluster: the Dask scheduler {client.scheduler.address} has {in_words(there, 'worker')} "
@@ -198,9 +237,30 @@ def _wait_for_a_worker(client: Client, settings: ClusterSettings, stop: StopSign
                 f"{client.scheduler.address}"
             )
         if not said and waited > WAITING:
-            say(f"waiting for a worker of {settings.class_ or settings.address} ...")
+            come = f", {len(ready_workers(client))} of {wanted} have started" if settings.class_ == LOCAL else ""
+            say(f"waiting for a worker of {settings.class_ or settings.address}{come} ...")
             said = True
         time.sleep(0.05)
+
+
+def _require_local_workers(client: Client, wanted: int, waited: float) -> None:
+    """Raise ClusterError where one of this machine's worker processes has ended, or they take far too long."""
+    processes = (getattr(worker, "process", None) for worker in client.cluster.workers.values())
+    codes = [process.returncode for process in processes if process is not None and process.returncode is not None]
+    if codes:
+        how = f"by {signal.Signals(-codes[0]).name}" if codes[0] < 0 else f"with exit code {codes[0]}"
+        raise ClusterError(
+            f"execution.cluster: a local worker process has ended {how} before it was ready; what it printed is above. "
+            "Where memory is short, ask for fewer (execution.cluster={class: local, jobs: 1}); execution.cluster=null "
+            "runs chains on threads of this process."
+        )
+    if waited > STARTED:
+        raise ClusterError(
+            f"execution.cluster: {len(ready_workers(client))} of {wanted} local workers have started after {STARTED:g} "
+            "s: this machine is busy, or short of memory. Try again when it is not, ask for fewer "
+            "(execution.cluster={class: local, jobs: 1}), or set execution.cluster=null, which runs chains on threads "
+            "of this process."
+        )
 
 
 def _closed(what: Any) -> None:

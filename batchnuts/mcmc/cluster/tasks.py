@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchnuts.mcmc.check_model import UnboundedDensityError
@@ -13,7 +13,8 @@ from batchnuts.mcmc.cluster.connect import workers_of
 from batchnuts.mcmc.cluster.errors import ClusterError, Failure
 from batchnuts.mcmc.draws import RunPhase
 from batchnuts.mcmc.model import Model, ModelError
-from batchnuts.stopping import StopSignals
+from batchnuts.settings.schema import in_words
+from batchnuts.stopping import StopSignals, say
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -46,14 +47,20 @@ class Tasks:
         """With what each was named by."""
         self.lonely: float | None = None
         """Since when no worker has been there."""
+        self.known: set[str] = set()
+        """The workers that were there when it was last asked."""
 
     def workers(self) -> dict[str, int]:
-        """See `workers_of`. Raises ClusterError where none has taken tasks for long, or the scheduler is gone."""
+        """See `workers_of`; says which are gone since it was last called.
+
+        Raises ClusterError where none has taken tasks for long, or the scheduler is gone.
+        """
         if self.client.status not in ("running", "connecting"):
             raise ClusterError(
                 "The connection to the Dask scheduler is lost: it has ended, or its machine cannot be reached."
             )
         found = workers_of(self.client)
+        self._say_gone(found)
         self.lonely = None if any(found.values()) else self.lonely or time.monotonic()
         if self.lonely is not None and time.monotonic() - self.lonely > WITHOUT_WORKERS:
             raise ClusterError(
@@ -61,6 +68,16 @@ class Tasks:
                 "s: they were ended, ran out of memory, or reached the time limit of their jobs."
             )
         return found
+
+    def _say_gone(self, found: Mapping[str, int]) -> None:
+        """Once of each worker: its draws are made elsewhere, and the time that is lost has a reason."""
+        gone, self.known = sorted(self.known - found.keys()), set(found)
+        if gone:
+            named = ", ".join(gone[:3]) + (f" and {len(gone) - 3} more" if len(gone) > 3 else "")
+            say(
+                f"{in_words(len(gone), 'worker')} ended or cannot be reached ({named}): chains go on elsewhere from "
+                f"their last state, and no draw is lost. {in_words(len(found), 'worker')} left."
+            )
 
     def give(self, name: Any, function: Callable[..., Any], *arguments: Any, worker: str | None = None) -> Future:
         """Have it done by that worker; its outcome comes by its name. Without a worker: by any.
