@@ -262,12 +262,18 @@ def _advice(found: Diagnostics, made: RunMade, lowest: float) -> Iterator[str]:
             "(sampler.warmup.minimum, or sampler.warmup.transitions where its length is fixed), or leave these chains' "
             "draws out."
         )
-    if found.stuck:
-        which, are = named_chains(found.stuck).capitalize(), "is" if len(found.stuck) == 1 else "are"
+    if found.low or (found.stuck and found.running):
+        numbers = found.low or found.stuck
         yield (
-            f"{which} {are} stuck apart from the others: sampler.warmup.restart=true (in Python "
-            "warmup={'restart': True}) starts those that are stuck in warmup again, near others; if what they found "
-            "matters, reparametrize the model."
+            f"{named_chains(numbers).capitalize()} {'is' if len(numbers) == 1 else 'are'} stuck apart from the others: "
+            "sampler.warmup.restart=true (in Python warmup={'restart': True}) starts those that are stuck in warmup "
+            "again, near others; if what they found matters, reparametrize the model."
+        )
+    elif found.stuck:
+        stay = "stays" if len(found.stuck) == 1 else "stay"
+        yield (
+            f"{named_chains(found.stuck).capitalize()} {stay} where others do not come: look at their draws; "
+            "reparametrize the model, so that chains cross from one part of the posterior to another."
         )
     if found.converged is False and (found.persists or not found.agrees):
         yield _on_disagreement(found, made)

@@ -136,7 +136,7 @@ def test_the_verdict_lists_them_by_number() -> None:
     assert "WARNING: 1 of 256 chains stayed away from all others: 1005." in found.verdict()
     judged = judge(found)
     assert not judged.ok
-    assert any(line.startswith("Chain 1005 is stuck apart from the others") for line in judged.advice)
+    assert any(line.startswith("Chain 1005 stays where others do not come") for line in judged.advice)
 
 
 @pytest.mark.parametrize(
