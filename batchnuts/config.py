@@ -285,6 +285,12 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
     return _check(content, origin)
 
 
+def named_again(cluster: Any) -> str:
+    """An argument of the command line that names the cluster of a config, in plain data."""
+    address = isinstance(cluster, dict) and {"address"} == {key for key, value in cluster.items() if value is not None}
+    return shlex.quote(f"{CLUSTER}={cluster['address'] if address else json.dumps(cluster)}")
+
+
 def config_of(resolved: dict[str, Any], file: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """The config whose `resolved` this is, checked again; file: where it was kept. overrides: of `execution.cluster`.
 
@@ -294,12 +300,10 @@ def config_of(resolved: dict[str, Any], file: Path, overrides: Sequence[str] = (
     execution = content.get("execution")
     named = execution.get("cluster") if isinstance(execution, dict) else None
     if named is not None and not overrides:
-        value = named.get("address") if isinstance(named, dict) and list(named) == ["address"] else None
-        again = f"{CLUSTER}={value or json.dumps(named)}"
         raise ConfigError(
             f"{file}: {CLUSTER}: this run was made on the cluster {json.dumps(named)}. A file alone starts no cluster "
             "and connects to none, since both may run any program: name it again on the command line, if you know "
-            f"where the file is from, or name another one: --resume RUN {shlex.quote(again)}"
+            f"where the file is from, or name another one: --resume RUN {named_again(named)}"
         )
     for override in overrides:
         apply_override(content, override, origin, _MAIN_KEYS)

@@ -208,7 +208,7 @@ def _run(
     saved: a checkpoint to go on from. ended: a run that is made longer.
     """
     from batchnuts.before_run import decided, forecast_of
-    from batchnuts.config import build_model
+    from batchnuts.config import build_model, named_again
     from batchnuts.first_imports import import_first
     from batchnuts.mcmc.draws import Progress
     from batchnuts.mcmc.freed_memory import give_back_freed
@@ -287,7 +287,9 @@ def _run(
             draws = error.draws_so_far
     stop.hold()
     here = "" if isinstance(location, Path) else f" in this folder, which has {folder_of(location).name}"
-    how_to_go_on = f" Go on with --resume {location}{here}." if keeper is not None and keeper.exists() else ""
+    cluster = config.resolved()["execution"]["cluster"]
+    again = "" if cluster is None else f" {named_again(cluster)}"
+    how_to_go_on = f" Go on with --resume {location}{again}{here}." if keeper is not None and keeper.exists() else ""
     ending.content["resume"] = str(location) if how_to_go_on else None
     if not draws.done.any():
         if stream is not None:

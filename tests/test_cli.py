@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import xarray
 from fake_run import make_draws, report
@@ -16,7 +15,6 @@ from ruamel.yaml import YAML
 
 from batchnuts import sample, stopping
 from batchnuts.autobatch.errors import BatchnutsError
-from batchnuts.mcmc.url import Url, location_of
 
 SMALL = """\
 model: {name: correlated_gaussian, dimension: 3}
@@ -222,80 +220,6 @@ def test_bad_data_exits_1_and_names_the_cell(cli):
     code, _, err = cli("model={name: logistic_regression, data: d.csv}")
     assert code == 1
     assert "d.csv: line 3, column 'a': the value is missing" in err
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ("data: d.csv, label: z", "d.csv: label is 'z', but there is no such column"),
-        ("data: d.csv, features: [a, b]", "d.csv: features is 'b', but there is no such column"),
-        ("data: d.csv, features: [a, y]", "column 'y' is the label and also one of features"),
-        ("data: d.npy, label: 2", "d.npy: label is 2; expected a column's index from 0 to 1"),
-        ("data: d.npz, label: z", "d.npz: there is no array 'z'"),
-    ],
-)
-def test_a_config_that_names_no_column_of_the_data_exits_2(cli, options, said):
-    Path("d.csv").write_text("a,y\n1,0\n1,1\n")
-    np.save("d.npy", np.eye(2))
-    np.savez("d.npz", X=np.eye(2), y=np.arange(2.0))
-    code, _, err = cli(f"model={{name: logistic_regression, {options}}}")
-    assert code == 2
-    assert said in err
-
-
-MOVES = """\
-import os
-os.makedirs("elsewhere", exist_ok=True)
-os.chdir("elsewhere")
-def density(p, data):
-    return -0.5 * ((p["mu"] - data["y"]) ** 2).sum()
-"""
-
-
-def test_files_are_where_the_command_was_given_whatever_a_users_module_does(cli, tmp_path, monkeypatch):
-    from batchnuts.config import load_config
-
-    monkeypatch.syspath_prepend(str(tmp_path))
-    Path("moves.py").write_text(MOVES)
-    Path("d.csv").write_text("y\n1\n2\n")
-    Path("moves.yaml").write_text(
-        "model: {target: 'moves:density', variables: {mu: []}, data: {path: d.csv}}\n"
-        "sampler: {chains: 4, draws: 20, warmup: {from: before.nc}, init: {run: before.nc}}\n"
-        "execution: {cache: programs}\n"
-    )
-    seen = []
-
-    def run(model, sampler, execution):
-        seen.append((sampler.warmup.from_, sampler.init.run, execution.cache))
-        return make_draws(model, sampler, execution)
-
-    code, out, err = cli("--quiet", run=run, config="moves.yaml")
-    assert code == 0, err
-    assert Path.cwd() == tmp_path / "elsewhere"
-    assert out.strip() == str(tmp_path / "moves.nc")
-    assert (tmp_path / "moves.nc").exists()
-    assert seen == [tuple(str(tmp_path / name) for name in ("before.nc", "before.nc", "programs"))]
-    monkeypatch.chdir(tmp_path)
-    config = load_config("moves.yaml", ["output.path=there.nc"])
-    monkeypatch.chdir("elsewhere")
-    assert config.from_folder(tmp_path).sampler.warmup.from_ == str(tmp_path / "before.nc")
-    assert Url("s3://bucket/a.zarr", tmp_path).here.parent == tmp_path
-    assert location_of("s3://bucket/a.zarr").with_name("b.zarr").here.parent == tmp_path / "elsewhere"
-
-
-@pytest.mark.parametrize("closed", ["1", "2", "12", "012"])
-def test_streams_that_are_closed_at_the_start_lose_no_draws(closed, tmp_path):
-    """A process that starts others may have closed them; no file of the run gets their descriptors."""
-    (tmp_path / "small.yaml").write_text(SMALL)
-    code = (
-        f"import os, sys; [os.close(int(one)) for one in {closed!r}]; "
-        f"os.execv(sys.executable, [sys.executable, '-m', 'batchnuts.sample', '--config', 'small.yaml', '--quiet'])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    with xarray.open_dataset(tmp_path / "out.nc", group="posterior", engine="h5netcdf") as posterior:
-        assert posterior.sizes["draw"] == 20
 
 
 def test_errors_of_the_run_exit_1_with_their_message(cli):

@@ -14,7 +14,7 @@ import pytest
 from cluster_in_process import IN_PROCESS, MODEL, WORKERS, Client, in_process, on_threads_once, refused, run
 from mcmc_models import gaussian
 
-from batchnuts.config import ConfigError, config_of
+from batchnuts.config import ConfigError, config_of, named_again
 from batchnuts.mcmc.checkpoint.saved_run import described
 from batchnuts.mcmc.cluster import connect, machines, runner, running_stretch, session, tasks
 from batchnuts.mcmc.cluster.errors import ClusterError
@@ -281,6 +281,7 @@ def test_a_cluster_in_the_file_of_a_run_has_to_be_named_again(cluster: Any, agai
     with pytest.raises(ConfigError, match="A file alone starts no cluster and connects to none") as caught:
         config_of(content, Path("run.nc"))
     assert f"execution.cluster={again}" in str(caught.value)
+    assert named_again({"address": "tcp://a:1", "class": None, "jobs": None}) == "execution.cluster=tcp://a:1"
     named = config_of(content, Path("run.nc"), ["execution.cluster=tls://10.0.0.2:8786"]).execution.cluster
     assert named is not None
     assert named.address == "tls://10.0.0.2:8786"

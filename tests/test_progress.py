@@ -99,6 +99,7 @@ def test_where_until_decides_no_share_of_the_maximum_is_shown():
     assert "%" not in plain_line(step)
     assert "  20 of at most 1000 draws of each chain  " in plain_line(step)
     assert "%" not in without_controls(on_terminal(80, step)).splitlines()[0]
+    assert "<progress></progress>" in views.as_html(step)
     over = replace(step, done=3000, slowest=1000, median=1000)
     assert plain_line(over).startswith("sampling 100%  1000 of 1000 draws of each chain  ")
 

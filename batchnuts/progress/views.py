@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from batchnuts.mcmc.draws import Phase, Progress
-from batchnuts.progress.words import details, is_over, is_worth_a_line, left, plain_line, share
+from batchnuts.progress.words import details, is_open, is_over, is_worth_a_line, left, plain_line, share
 
 View = AbstractContextManager[Callable[[Progress], None] | None]
 """Entering it gives what is to be called, None where nothing is shown."""
@@ -114,7 +114,7 @@ class NotebookView(LimitedView):
 
 def as_html(progress: Progress) -> str:
     """The same as an element with a bar."""
-    bar = f' value="{progress.done}" max="{progress.total}"' if progress.total else ""
+    bar = f' value="{progress.done}" max="{progress.total}"' if progress.total and not is_open(progress) else ""
     time_left = ", ".join(filter(None, [f"{progress.elapsed:.0f} s", left(progress)]))
     head = f"<b>{progress.phase}</b> <progress{bar}></progress> {share(progress)} {time_left}"
     return f"<div>{head}<br><small>{escape(' · '.join(details(progress)))}</small></div>"

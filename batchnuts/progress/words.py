@@ -19,6 +19,11 @@ def is_over(progress: Progress) -> bool:
     return progress.total > 0 and progress.done >= progress.total
 
 
+def is_open(progress: Progress) -> bool:
+    """Whether `sampler.until` decides the end: then `total` is the most that may be made, and says nothing of it."""
+    return bool(progress.until) and not is_over(progress)
+
+
 def is_worth_a_line(progress: Progress, seconds: float) -> bool:
     """Whether a phase that has taken so many seconds is to stay on the screen."""
     return progress.phase not in ("start", "saving", "diagnostics") or seconds >= BRIEF
@@ -26,9 +31,11 @@ def is_worth_a_line(progress: Progress, seconds: float) -> bool:
 
 def is_known(progress: Progress) -> bool:
     """Whether it is known how much of the phase is done, and that is not only nothing or all."""
-    if progress.until and not is_over(progress):  # `total` is the most that may be made, and says nothing of the end
-        return False
-    return progress.total > 0 and (progress.phase in WITH_TRANSITIONS or 0 < progress.done < progress.total)
+    return (
+        progress.total > 0
+        and not is_open(progress)
+        and (progress.phase in WITH_TRANSITIONS or 0 < progress.done < progress.total)
+    )
 
 
 def share(progress: Progress) -> str:
@@ -45,7 +52,7 @@ def details(progress: Progress) -> list[str]:
     seconds = max(progress.elapsed, 1e-9)
     phrases = []
     if progress.chains:
-        most = "at most " if progress.until and not is_over(progress) else ""
+        most = "at most " if is_open(progress) else ""
         of_all = f" of {most}{progress.each}" if progress.each else ""
         if progress.slowest == progress.median:
             phrases.append(f"{progress.median}{of_all} {unit} of each chain")

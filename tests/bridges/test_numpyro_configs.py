@@ -91,3 +91,13 @@ def test_config_with_a_category_that_is_no_axis(tmp_path: Any, monkeypatch: pyte
 def test_mistakes_in_a_config(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, section: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         build_model(config_of(tmp_path, monkeypatch, "own_numpyro", MODULE, section))
+
+
+def test_a_function_that_exits_is_an_error_of_the_config() -> None:
+    from batchnuts.bridges.sections import called
+
+    def leave() -> None:
+        raise SystemExit(0)
+
+    with pytest.raises(ConfigError, match=r"model.pymc: 'a:b' failed with SystemExit: 0; .* at .*configs.py:\d+"):
+        called("pymc", "a:b", leave)
