@@ -1,8 +1,8 @@
 """batchnuts: recursive NUTS, written for one chain and compiled to run for thousands of them.
 
-Public names: `autobatch` (the compiler of single-lane Python functions), `Model`, what its variables are declared with
-(`real`, `positive`, `simplex`, ...), `sample_chains`, `check`, `open_run`, `keep_programs`, `use_own_threads`,
-`BatchnutsError`, `__version__`.
+Public names: `autobatch` (the compiler of single-lane Python functions), `densities` (of distributions),
+`Model`, what its variables are declared with (`real`, `positive`, `simplex`, ...), `sample_chains`, `check`,
+`open_run`, `keep_programs`, `use_own_threads`, `BatchnutsError`, `__version__`.
 They are loaded on first use, so that `import batchnuts` (and the command line's `--help`) does not import TensorFlow.
 """
 
@@ -26,6 +26,7 @@ __all__ = [
     "check",
     "correlation_cholesky",
     "covariance_cholesky",
+    "densities",
     "interval",
     "keep_programs",
     "lower",
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from batchnuts import autobatch
+    from batchnuts import autobatch, densities
     from batchnuts.autobatch import BatchnutsError
     from batchnuts.autobatch.machine import use_own_threads
     from batchnuts.mcmc.execution.program_cache import keep_programs
@@ -81,8 +82,8 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     # importlib, not `from batchnuts import autobatch`: that statement would ask this very function again.
-    if name == "autobatch":
-        return importlib.import_module("batchnuts.autobatch")
+    if name in ("autobatch", "densities"):
+        return importlib.import_module(f"batchnuts.{name}")
     if name in __all__ and name != "__version__":
         return getattr(importlib.import_module(f"batchnuts.{_MODULES.get(name, 'mcmc.parameters')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

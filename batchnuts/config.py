@@ -385,7 +385,7 @@ def check_packaged_model(
 
 def bridge_of(options: Settings) -> Bridge | None:
     """The bridge to the library that a section `model` names, if it names one."""
-    return next((bridge for bridge in BRIDGES.values() if isinstance(options, bridge.options)), None)
+    return next((bridge for bridge in BRIDGES.values() if bridge.made(options)), None)
 
 
 def is_users_own(options: Settings) -> bool:

@@ -46,6 +46,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "erf": (ops.erf, (SPECIAL,)),
     "erfinv": (ops.erfinv, (UNIT,)),
     "gammaln": (ops.gammaln, (POSITIVE,)),
+    "lgamma": (ops.lgamma, (POSITIVE,)),
     "exp of integers": (ops.exp, (INTEGERS,)),
     "isfinite": (ops.isfinite, (SPECIAL,)),
     "isfinite of integers": (ops.isfinite, (INTEGERS,)),

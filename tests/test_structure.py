@@ -36,6 +36,7 @@ WITHIN_AUTOBATCH = (
 IN_BATCHNUTS = (
     ("quiet", "stopping", "disk_cache"),
     ("autobatch",),
+    ("densities",),
     ("settings",),
     ("mcmc", "progress"),
     ("models",),

@@ -132,6 +132,7 @@ def content_of(url: Url) -> dict[str, bytes]:
 def small_blocks_from(tmp_path: Path, patch: pytest.MonkeyPatch) -> Path:
     """The current folder of a test, for what is kept beside a run: its store is elsewhere, in blocks of 8 draws."""
     patch.setattr(streamed, "SHARE", 6)
+    patch.setattr(streamed, "SMALL_BLOCK", 1)
     patch.setattr(streamed, "CHAINS_BYTES", 1500)
     here = tmp_path / "here"
     here.mkdir()

@@ -1,43 +1,55 @@
-"""Bridges by the key that a config has for them in `model`: `model: {numpyro: package.module:model, ...}`."""
+"""Bridges by the key that a config has for them in `model`: `model: {numpyro: package.module:model, ...}`.
+
+Importing this module imports no bridge: most runs need none, and their schemas take half a second.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from batchnuts.bridges.sections import (
-    GymOptions,
-    JaxOptions,
-    JointDistributionOptions,
-    NumpyroOptions,
-    PymcOptions,
-    build_gym,
-    build_jax,
-    build_joint_distribution,
-    build_numpyro,
-    build_pymc,
-)
-from batchnuts.mcmc.model import Model
-from batchnuts.settings.schema import Settings
+if TYPE_CHECKING:
+    from batchnuts.mcmc.model import Model
+    from batchnuts.settings.schema import Settings
+
+_SECTIONS = "batchnuts.bridges.sections"
 
 
 @dataclass(frozen=True)
 class Bridge:
     """How a config's section `model` becomes a Model of another library."""
 
-    options: type[Settings]
-    """Its schema, with the bridge's key among its fields. Importing it imports none of the libraries."""
-    build: Callable[[Any], Model]
-    """Makes the model from its options; raises ConfigError and ModelError."""
+    schema: str
+    """The name of its schema in sections.py."""
+    builder: str
+    """The name of the function there that makes the model."""
     backend: str
     """"jax" or "tensorflow": the library of arrays that has to be there before."""
 
+    @property
+    def options(self) -> type[Settings]:
+        """Its schema, with the bridge's key among its fields. Importing it imports none of the libraries."""
+        found: type[Settings] = getattr(importlib.import_module(_SECTIONS), self.schema)
+        return found
+
+    @property
+    def build(self) -> Callable[[Any], Model]:
+        """Makes the model from its options; raises ConfigError and ModelError."""
+        found: Callable[[Any], Model] = getattr(importlib.import_module(_SECTIONS), self.builder)
+        return found
+
+    def made(self, options: Settings) -> bool:
+        """Whether these are options of its schema; imports nothing."""
+        kind = type(options)
+        return (kind.__module__, kind.__name__) == (_SECTIONS, self.schema)
+
 
 BRIDGES: dict[str, Bridge] = {
-    "jax": Bridge(JaxOptions, build_jax, "jax"),
-    "joint_distribution": Bridge(JointDistributionOptions, build_joint_distribution, "tensorflow"),
-    "inference_gym": Bridge(GymOptions, build_gym, "tensorflow"),
-    "numpyro": Bridge(NumpyroOptions, build_numpyro, "jax"),
-    "pymc": Bridge(PymcOptions, build_pymc, "jax"),
+    "jax": Bridge("JaxOptions", "build_jax", "jax"),
+    "joint_distribution": Bridge("JointDistributionOptions", "build_joint_distribution", "tensorflow"),
+    "inference_gym": Bridge("GymOptions", "build_gym", "tensorflow"),
+    "numpyro": Bridge("NumpyroOptions", "build_numpyro", "jax"),
+    "pymc": Bridge("PymcOptions", "build_pymc", "jax"),
 }

@@ -28,7 +28,7 @@ from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.running_summary import COVARIANCES, summary_bytes
 from batchnuts.mcmc.saving import OVERHEAD, short_bytes
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.storage.streamed import BLOCK_BYTES, CHAINS_BYTES, IN_MEMORY, QUEUE, SHARE
+from batchnuts.mcmc.storage.streamed import CHAINS_BYTES, IN_MEMORY, QUEUE, most_rows
 from batchnuts.mcmc.summary_group import PROBABILITIES
 from batchnuts.mcmc.warmup.moments import moments_bytes
 from batchnuts.mcmc.warmup.windows import automatic_windows, fixed_windows, settling_window
@@ -218,7 +218,7 @@ def forecast(
 
 def _streaming_bytes(chains: int, draws: int, record: int, size: Size) -> int:
     """Of draws that are not written yet: incomplete blocks, those that wait, the one that is laid out; and of sums."""
-    rows = max(1, min(BLOCK_BYTES // (chains * record), -(-draws // SHARE)))
+    rows = max(1, most_rows(chains * record, draws))
     blocks = (IN_MEMORY + QUEUE + 1) * rows * chains * record
     sums = chains * size.dimension * (8 + 2 * np.dtype(size.dtype).itemsize)
     return blocks + sums + COPIES_OF_LAYOUT * CHAINS_BYTES

@@ -1,4 +1,4 @@
-"""What rounding does to draws and to their log-densities, which no sampler can make better."""
+"""What rounding does to draws and to their log-densities, and which quantities vary by no more than it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ ROUNDING_LIMIT = 0.05
 """Nats of rounding in the log-density above which acceptances are visibly wrong: exp(0.05) is 1.05."""
 COARSE = 4.0
 """Units of rounding that a standard deviation should have: with 4 rounding adds half a percent to the variance."""
+UNITS = 32
+"""Units of rounding within which a quantity counts as constant: one that is 1 by what it is, the sum of a simplex or an
+element of a diagonal of correlations, is a sum of rounded terms."""
 
 
 def coarse_of(
@@ -46,3 +49,15 @@ def rounding_of(log_density: NDArray[Any] | DrawBlock) -> float:
         return 0.0
     exponent = int(np.searchsorted(np.cumsum(counts), (counts.sum() + 1) // 2)) + info.minexp
     return float(np.spacing(np.ldexp(log_density.dtype.type(0.5), exponent)))
+
+
+def vary_beyond_rounding(low: NDArray[Any], high: NDArray[Any], dtype: Any) -> NDArray[np.bool_]:
+    """Whether quantities from `low` to `high` [...], computed in `dtype`, have more than one value but for rounding.
+
+    Integers and booleans are not rounded. NaN and infinity count as varying.
+    """
+    dtype = np.dtype(dtype)
+    unit = np.finfo(dtype).eps if dtype.kind == "f" else 0.0
+    lowest, highest = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return ~(highest - lowest <= UNITS * unit * np.maximum(np.abs(lowest), np.abs(highest)))

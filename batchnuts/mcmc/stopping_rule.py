@@ -29,6 +29,7 @@ from batchnuts.mcmc.convergence import convergence
 from batchnuts.mcmc.diagnostics import named_chains
 from batchnuts.mcmc.nested_rhat import nested_of
 from batchnuts.mcmc.reductions import NESTED, in_order, reduce_draws
+from batchnuts.mcmc.rounding import vary_beyond_rounding
 from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, find_stuck
 from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.until import Condition, Until
@@ -90,7 +91,7 @@ class StoppingRule:
     chains: int
     superchains: int
     may_be_constant: tuple[bool, ...] = ()
-    """Which coefficients (none, if empty) are left out if they are the same in all draws, or not finite."""
+    """Which coefficients (none, if empty) are left out if they are constant but for rounding, or not finite."""
 
     @property
     def nested(self) -> bool:
@@ -119,6 +120,7 @@ class StoppingRule:
         looked at first, which saves time and changes no reason; before its `not_before` it still holds.
         """
         each = f"after {draws.shape[1]} draws of each chain"
+        draws = self._without_rounding(draws)
         decision = replace(last, reason=None)
         if self.until.conditions and draws.shape[1] >= last.not_before:
             decision = self._first_missing(draws, last)
@@ -132,6 +134,17 @@ class StoppingRule:
         if limit is not None and gradients >= limit:
             return replace(decision, reason=f"the draws took {gradients:.4g} gradients (limit {limit:.4g}) {each}")
         return decision
+
+    def _without_rounding(self, draws: NDArray[Any]) -> NDArray[Any]:
+        """The draws, with one value where coefficients that may be constant are so but for rounding."""
+        which = np.flatnonzero(self.may_be_constant)
+        values = draws[:, :, which]
+        low, high = values.min(axis=(0, 1), initial=np.inf), values.max(axis=(0, 1), initial=-np.inf)
+        constant = ~vary_beyond_rounding(low, high, draws.dtype)
+        if constant.any():
+            draws = draws.copy()
+            draws[:, :, which[constant]] = low[constant]
+        return draws
 
     def _hopeless(self, draws: NDArray[Any], last: Decision, decision: Decision) -> Decision:
         """The decision, with when chains were first found to be stuck; the run ends once they have been for long."""

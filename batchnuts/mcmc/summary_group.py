@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from batchnuts.mcmc.diagnostics import Diagnostics
 from batchnuts.mcmc.late_chains import late_by_moments
 from batchnuts.mcmc.nested_rhat import nested_of_moments
-from batchnuts.mcmc.rounding import rounding_of
+from batchnuts.mcmc.rounding import rounding_of, vary_beyond_rounding
 from batchnuts.mcmc.running_summary import RunningSummary, StatisticsTotals
 from batchnuts.mcmc.stuck_chains import evidence_of_moments, stuck_of
 from batchnuts.mcmc.superchains import superchain_of
@@ -50,16 +50,17 @@ def summary_group(
     """What is known of coefficients of these names, of chains with the numbers `chains` [chains].
 
     superchains: how many the chains of the run form. may_be_constant [coefficients]: which are left out where they do
-    not vary or are not finite (generated quantities).
+    not vary but for rounding, or are not finite (generated quantities).
     """
     import xarray
 
     moments, variance, precision = running.moments, running.variance, running.precision()
     kept, not_finite = np.ones(len(names), bool), np.zeros(len(names), bool)
+    low, high = running.range()
     if may_be_constant is not None:
         not_finite = may_be_constant & ~np.isfinite(variance) & (running.total > 1)
-        kept = ~may_be_constant | (np.isfinite(variance) & (variance > 0))
-    low, high = running.range()
+        varies = (variance > 0) & vary_beyond_rounding(low, high, running.dtype)
+        kept = ~may_be_constant | (np.isfinite(variance) & varies)
     of_each: dict[str, NDArray[Any]] = {
         "mean": running.pooled_mean,
         "sd": np.sqrt(variance) if running.total > 1 else np.full(len(names), np.nan),

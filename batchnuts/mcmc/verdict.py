@@ -22,7 +22,7 @@ from batchnuts.mcmc.draw_blocks import VariableBlock, parts_of
 from batchnuts.mcmc.groups import AnyGroup, Group
 from batchnuts.mcmc.netcdf import plain
 from batchnuts.mcmc.rhat_noise import RHAT_LIMIT
-from batchnuts.mcmc.rounding import ROUNDING_LIMIT, coarse_of
+from batchnuts.mcmc.rounding import ROUNDING_LIMIT, coarse_of, vary_beyond_rounding
 from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.supports import elements_that_vary
@@ -110,7 +110,8 @@ def diagnose_groups(posterior: AnyGroup, stats: AnyGroup | None) -> Diagnostics:
     """Diagnose the variables of a group of draws, but for elements that never vary: zeros of triangular matrices.
 
     The attribute `superchains` of the group says how many superchains its chains form, by their numbers.
-    Of generated quantities those are left out that are constant, and those that are not finite everywhere.
+    Of generated quantities those are left out that are constant but for rounding, and those that are not finite
+    everywhere.
     """
     posterior = _as_group(posterior)
     found = {} if stats is None else _as_group(stats).arrays
@@ -179,13 +180,15 @@ def _judged(posterior: Group, judged: Collection[str] | None = None) -> tuple[li
 
 
 def _vary(block: VariableBlock) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """[coefficients]: which are finite in all draws, and not the same in all; and in how many they are not finite."""
-    first = block[:1, :1, :]
-    bad, varies = np.zeros(block.shape[2], np.int64), np.zeros(block.shape[2], bool)
+    """[coefficients]: which are finite in all draws, and not the same in all but for rounding; and in how many draws
+    they are not finite."""
+    count = block.shape[2]
+    bad, low, high = np.zeros(count, np.int64), np.full(count, np.inf), np.full(count, -np.inf)
     for _, _, columns, values in parts_of(block):
         bad[columns] += (~np.isfinite(values)).sum(axis=(0, 1))
-        varies[columns] |= (values != first[:, :, columns]).any(axis=(0, 1))
-    return (bad == 0) & varies, bad
+        low[columns] = np.minimum(low[columns], values.min(axis=(0, 1)))
+        high[columns] = np.maximum(high[columns], values.max(axis=(0, 1)))
+    return (bad == 0) & vary_beyond_rounding(low, high, block.dtype), bad
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,16 @@ def _table(functions: Mapping[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def listing(functions: Mapping[str, Callable[..., Any]]) -> str:
+    """The table of a page that lists functions: how each is called, and the first sentence about it."""
+    lines = ["| function | |", "|---|---|"]
+    for name, function in functions.items():
+        words = ", ".join(map(_untyped, inspect.signature(function).parameters.values()))
+        said = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
+        lines.append(f"| `{name}({words})` | {_cell(re.split(r'(?<=[.]) (?=[A-Z])', said)[0])} |")
+    return "\n".join(lines) + "\n"
+
+
 def _is_short(found: Any) -> bool:
     return inspect.isfunction(found) and "\n\n" not in (inspect.getdoc(found) or "\n\n")
 

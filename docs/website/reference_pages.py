@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import get_args
 
 import batchnuts
+from batchnuts import densities
 from batchnuts.autobatch import ops, random
 from batchnuts.target import SupportName
 
-from .reference import Page, render
+from .reference import Page, listing, render, resolve
 
 _SUPPORTS = (*get_args(SupportName), "bijector")
 
@@ -162,6 +163,12 @@ PAGES = (
         (("", ("batchnuts.autobatch.ops",)), ("Functions", _functions(ops, "batchnuts.autobatch.ops"))),
     ),
     Page(
+        "reference/densities.md",
+        "densities",
+        "",
+        (("", ("batchnuts.densities",)), ("Functions", _functions(densities, "batchnuts.densities"))),
+    ),
+    Page(
         "reference/random.md",
         "autobatch.random",
         "",
@@ -189,6 +196,17 @@ PAGES = (
         methods={f"batchnuts.autobatch.{name}": () for name in ("Summary", "TensorType", *_PARTS)},
     ),
 )
+
+
+LISTINGS = {"ops.md": "reference/ops.md", "densities.md": "reference/densities.md"}
+"""Pages of docs/ that end with a table of all functions of a reference page."""
+
+
+def listing_of(page: str) -> str:
+    """The table of one of them."""
+    (reference,) = [found for found in PAGES if found.path == LISTINGS[page]]
+    (names,) = [names for title, names in reference.sections if title == "Functions"]
+    return listing({name.rpartition(".")[2]: resolve(name)[0] for name in names})
 
 
 PLACES = {name: f"{page.path}#{name}" for page in PAGES for name in page.names()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import arviz
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from scipy.signal import lfilter
 from batchnuts.mcmc.autocorrelation import MANY_CHAINS, length_of_transforms
 from batchnuts.mcmc.chain_moments import chain_moments
 from batchnuts.mcmc.convergence import STATISTICS, convergence
-from batchnuts.mcmc.quantile_functions import FEW, chi_squared_exceeded, f_exceeded, normal, normal_exceeded
+from batchnuts.mcmc.quantile_functions import chi_squared_exceeded, f_exceeded, normal, normal_exceeded
+from batchnuts.mcmc.rank_normal import BLOCK, TABLE, NormalScores
 
 
 def chains(shape: tuple[int, int], seed: int) -> np.ndarray:
@@ -122,10 +125,26 @@ def test_effective_sizes_of_many_chains_see_what_their_means_show() -> None:
     assert own[1] == pytest.approx(64 * 50, rel=0.2)
 
 
+def test_scores_of_many_draws_are_not_computed_one_by_one() -> None:
+    """Where there are too many for a table: a call of Python for each took most of the time of diagnostics."""
+    scores, calls = NormalScores(TABLE + 2), []
+    ranks = np.arange(1, BLOCK + 1).reshape(1, 1, -1)  # as many as are looked at together
+    sys.setprofile(lambda frame, event, argument: calls.append(event))
+    try:
+        found = scores.of(ranks)
+    finally:
+        sys.setprofile(None)
+    assert len(calls) < 1000
+    np.testing.assert_allclose(found, special.ndtri((ranks / 2 - 3 / 8) / (TABLE + 2 + 1 / 4)), rtol=1e-12)
+
+
 def test_quantiles_are_those_of_scipy() -> None:
-    for count in (1, 1000, FEW + 1):  # of so many, SciPy's own
+    for count in (1, 1000, 100_001):
         p = (np.arange(count) + 0.5) / count
         np.testing.assert_allclose(normal(p), special.ndtri(p), rtol=1e-13, atol=1e-15)
+    far = 10.0 ** -np.arange(1.0, 300.0)
+    p = np.concatenate([far, 1.0 - far[:16], [0.075, 0.925]])
+    np.testing.assert_allclose(normal(p), special.ndtri(p), rtol=1e-13)
     assert normal(np.full((2, 3), 0.5)).shape == (2, 3)
     for p in (1e-12, 0.05, 0.5, 0.9):
         assert normal_exceeded(p) == pytest.approx(-special.ndtri(p), rel=1e-12)

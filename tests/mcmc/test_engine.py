@@ -144,7 +144,8 @@ import sys
 from batchnuts.sample import main
 arguments = ["--config", "eight_schools.yaml", "--quiet", *sys.argv[1:]]
 code = main([*arguments, "sampler.chains=2", "sampler.warmup=0", "sampler.draws=1", "execution.mode=eager"])
-print(code, *[name for name in ("jax", "tensorflow", "scipy", "xarray", "pandas") if name in sys.modules])
+bridges = [name for name in sys.modules if name.startswith("batchnuts.bridges.") and not name.endswith(".registry")]
+print(code, *[name for name in ("jax", "tensorflow", "scipy", "xarray", "pandas") if name in sys.modules], *bridges)
 """
 
 

@@ -139,6 +139,14 @@ def group_of(values: np.ndarray, superchains: int, may_be_constant: np.ndarray |
     return summary_group(summed(values), totals, names, numbers, superchains, {"model": "m"}, may_be_constant)
 
 
+def test_quantities_that_are_constant_but_for_rounding_are_left_out() -> None:
+    values = chains((16, 100), dtype="float32")
+    values[:, :, 0] = 1.0 + np.finfo(values.dtype).eps * np.sign(values[:, :, 1] - CENTRES[1])
+    for may_be, names in ((True, ["b[1]", "b[2]"]), (False, ["b[0]", "b[1]", "b[2]"])):
+        found = group_of(values[:, :, :3], 4, np.array([may_be, False, False]))
+        assert found["coefficient"].values.tolist() == names
+
+
 def test_the_verdict_is_that_of_the_draws() -> None:
     """But for which R-hat it is, and which effective sizes: what is shown is close to what the draws give."""
     values = chains((256, 200), memory=0.3)

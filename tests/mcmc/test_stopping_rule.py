@@ -185,6 +185,10 @@ def test_what_does_not_move_is_never_enough_unless_it_may_be_constant() -> None:
         may_be = tuple(i == at for i in range(4))
         decision = StoppingRule(Until(ess_bulk=1, rhat=99.0), NAMES, CHAINS, 4, may_be).decide(values)
         assert (decision.reason is not None) is (at == 2)
+    values[0, :, 2] += 4 * np.finfo(values.dtype).eps  # rounding alone, by which chains differ
+    for may_be in ((), (False, False, True, False)):
+        decision = StoppingRule(Until(rhat=99.0), NAMES, CHAINS, 4, may_be).decide(values)
+        assert (decision.reason is not None) is bool(may_be)
 
 
 @pytest.mark.parametrize("at_once", [1, 640, 1300, 10**9])

@@ -73,6 +73,7 @@ def test_memory_does_not_grow_with_draws(tmp_path: Path) -> None:
 def test_runs_give_the_same_in_both_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Any) -> None:
     """Predictions and all that is generated too, however draws are divided into blocks."""
     monkeypatch.setattr(streamed, "SHARE", 3)
+    monkeypatch.setattr(streamed, "SMALL_BLOCK", 1)
     y = np.array([0.5, -1.0, 2.0], "float32")
 
     def density(p: dict[str, Any]) -> Any:

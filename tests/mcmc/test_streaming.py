@@ -68,6 +68,7 @@ from batchnuts.settings.schema import SettingsError
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamed, "SHARE", 6)  # 8 draws each
+    monkeypatch.setattr(streamed, "SMALL_BLOCK", 1)
     monkeypatch.setattr(streamed, "CHAINS_BYTES", 1500)
 
 
@@ -78,6 +79,23 @@ def stored(path: Path) -> dict[str, xarray.Dataset]:
         with xarray.open_dataset(path, group=name, engine="h5netcdf") as dataset:
             groups[name] = dataset.load()
     return groups
+
+
+def test_a_small_store_has_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four chunks of each variable; of a run whose blocks are large enough twenty, and no more bytes than fit."""
+    monkeypatch.undo()
+    draws = drawn()
+    run, storage = stream(tmp_path / "a.zarr", draws)
+    feed(storage, records_of(draws), draws.done)
+    run.finish(draws)
+    chunks = [path for path in (tmp_path / "a.zarr/posterior/mu/c").rglob("*") if path.is_file()]
+    assert len(chunks) == streamed.SMALL_SHARE
+    files = [path for path in (tmp_path / "a.zarr").rglob("*") if path.is_file()]
+    arrays = len([path for path in files if path.name == METADATA])
+    assert len(files) < 4 * arrays
+    rows = [streamed.most_rows(row, 1000) for row in (1, 1000, 1250, 5000, 100_000)]
+    assert rows == [250, 250, 200, 50, 50]
+    assert streamed.most_rows(1_000_000, 1000) == 32
 
 
 CASES: dict[str, tuple[Content, list[int] | None]] = {
@@ -131,6 +149,7 @@ def test_readers_find_whole_draws_at_any_moment(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(LocalPlace, "put", look)
     monkeypatch.setattr(streamed, "SHARE", 3)
+    monkeypatch.setattr(streamed, "SMALL_BLOCK", 1)
     groups = finished(path, draws)
     assert sorted(set(seen)) == [16, 32, 47]
     assert groups["posterior"].attrs["interrupted"] == 0
@@ -367,6 +386,7 @@ def test_a_run_that_was_interrupted_goes_on(tmp_path: Path, done: list[int]) -> 
 
 def test_a_run_that_was_to_end_is_made_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamed, "SHARE", 3)
+    monkeypatch.setattr(streamed, "SMALL_BLOCK", 1)
     draws = drawn()
     run, path, records = ZarrRun(tmp_path / "a.zarr", MODEL, Content()), tmp_path / "a.zarr", records_of(draws)
     like = map_leaves(lambda array: array[:1, :1], records)

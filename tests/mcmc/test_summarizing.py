@@ -32,6 +32,7 @@ CONTENT = Content(draws=False)
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamed, "SHARE", 6)  # 8 draws each
+    monkeypatch.setattr(streamed, "SMALL_BLOCK", 1)
 
 
 def begun(folder: Path, draws: Draws, **options: Any) -> tuple[SummaryRun, Any]:

@@ -110,6 +110,7 @@ def test_readers_find_whole_draws_at_any_moment(in_memory: Url, monkeypatch: pyt
 
     monkeypatch.setattr(UrlPlace, "put", look)
     monkeypatch.setattr(streamed, "SHARE", 3)
+    monkeypatch.setattr(streamed, "SMALL_BLOCK", 1)
     finished(in_memory, draws)
     assert sorted(set(seen)) == [16, 32, 47]
     monkeypatch.undo()

@@ -236,6 +236,22 @@ def test_generated_quantities_that_are_not_finite_are_named(tmp_path: Any) -> No
         assert verdict["ok"] is found.ok
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_quantities_that_are_constant_but_for_rounding_are_not_judged(dtype: str) -> None:
+    """The diagonal of correlations that were computed from a Cholesky factor; a sampled variable always counts."""
+    result = result_of(GOOD)
+    shape = result.posterior["mu"].shape
+    chosen = np.random.default_rng(0).integers(-1, 2, shape)
+    ones = (1.0 + np.finfo(dtype).eps * chosen).astype(dtype)
+    correlations = np.stack([ones, np.tanh(result.posterior["mu"].values).astype(dtype)], -1)
+    result.posterior["corr"] = (("chain", "draw", "corr_dim_0"), correlations, {"generated": 1})
+    found = batchnuts.check(result).diagnostics
+    assert [name for name in found.names if name.startswith("corr")] == ["corr[1]"]
+    assert not found.not_finite
+    result.posterior["corr"].attrs["generated"] = 0
+    assert "corr[0]" in batchnuts.check(result).diagnostics.names
+
+
 @pytest.mark.parametrize(
     ("offset", "dtype", "coarse"), [(2e7, "float32", True), (2e7, "float64", False), (1e4, "float32", False)]
 )

@@ -126,6 +126,7 @@ softplus = _elementwise("softplus", _REAL, "log(1 + exp(x)), without overflow.")
 erf = _elementwise("erf", _REAL, "Error function.")
 erfinv = _elementwise("erfinv", _REAL, "Inverse of the error function.")
 gammaln = _elementwise("gammaln", _REAL, "Logarithm of the absolute value of the gamma function.")
+lgamma = _elementwise("gammaln", _REAL, "`gammaln` by its name in C, Stan and TensorFlow.")
 isfinite = _elementwise("isfinite", _REAL, "Neither NaN nor infinite; bool.")
 isnan = _elementwise("isnan", _REAL, "Not a number; bool.")
 

@@ -44,6 +44,10 @@ QUEUE = 2
 SHARE = 20
 """A block has at most one in so many draws of the run, so that a run can be looked at on its way."""
 
+SMALL_SHARE, SMALL_BLOCK = 4, 250_000
+"""The same of a small run, whose blocks would have fewer bytes: each is a file for each variable, and these take longer
+than what is in them."""
+
 
 class Sink(Protocol):
     """Where complete blocks go. It is called by one thread at a time."""
@@ -56,11 +60,17 @@ class Sink(Protocol):
         """Make what was written durable."""
 
 
+def most_rows(row: int, transitions: int) -> int:
+    """Draws of all chains that a block has at most; row: bytes of one."""
+    share = max(min(SHARE, SMALL_SHARE), min(SHARE, row * transitions // max(1, SMALL_BLOCK)))
+    return min(BLOCK_BYTES // row, -(-transitions // share))
+
+
 def rows_of_block(like: Record, chains: int, transitions: int, multiple: int = 1) -> int:
     """Draws of a block: a multiple of this number."""
     row: list[int] = []
     map_leaves(lambda a: row.append(a[0, 0].nbytes), like)
-    rows = min(BLOCK_BYTES // (chains * sum(row)), -(-transitions // SHARE))
+    rows = most_rows(chains * sum(row), transitions)
     blocks = -(-transitions // max(1, rows))
     rows = -(-transitions // blocks)  # about equally many in each, since the last chunk is stored whole
     return -(-rows // multiple) * multiple
