@@ -80,11 +80,11 @@ def settings() -> Iterator[tuple[int, int, int, float]]:
 
 def false_alarms(budget: float) -> list[dict[str, Any]]:
     """One row for each setting: shares of sets of which each part of the verdict, or all of it, says that chains have
-    not converged. budget: numbers of draws that are made for a setting, at least three sets and at most 200."""
+    not converged. budget: numbers of draws that are made for a setting, at least three sets and at most 100."""
     rows = []
     for number, (chains, draws, coefficients, memory) in enumerate(settings()):
         rng = np.random.default_rng(number)
-        sets = int(np.clip(budget / (chains * draws * coefficients), 3, 200))
+        sets = int(np.clip(budget / (chains * draws * coefficients), 3, 100))
         seen: dict[str, list[float]] = {name: [] for name in ("old", "rhat", "stuck", "late", "lasting", "all", "size")}
         for _ in range(sets):
             found = judged(autoregressive(rng, chains, draws, coefficients, memory))
@@ -184,10 +184,10 @@ def percent(share: float) -> str:
 def main() -> None:
     """Print the tables and make the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the sets")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the sets, of three at least")
     scale = 0.1 if parser.parse_args().quick else 1.0
     start = time.perf_counter()
-    rows = false_alarms(scale * 1e6)
+    rows = false_alarms(scale * 3e5)
     judged_by_rhat = [row for row in rows if row["enough"] and row["moved"]]
     groups = [("400 effective draws or more", judged_by_rhat)]
     groups += [(f"- of {n} chains", [r for r in judged_by_rhat if r["chains"] == n]) for n in CHAINS]
@@ -215,7 +215,7 @@ def main() -> None:
         for chains in CHAINS
     ]))  # fmt: skip
     print()
-    found = power(int(np.ceil(scale * 30)))
+    found = power(int(np.ceil(scale * 10)))
     lines = [(f"{n}, {c} x {d}", *(f"{100 * share:.0f}%" for share in found[n, c, d])) for n, c, d in found]
     print(table(("fault, chains x draws", *(f"{size:g} sd" for size in SIZES)), lines))
     draw(rows, found)
