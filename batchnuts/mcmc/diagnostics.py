@@ -98,7 +98,7 @@ class Diagnostics:
     low: tuple[int, ...] = ()
     """Those of them whose log-density is far below that of the others."""
     late: tuple[int, ...] = ()
-    """The numbers of chains whose draws begin before they have arrived (`late_chains.py`)."""
+    """The numbers of chains with draws far from all others, as those that had not arrived (`late_chains.py`)."""
     not_finite: Mapping[str, int | None] = field(default_factory=dict)
     """Generated quantities that are left out, by name: of how many draws they are not finite; None: not counted."""
     coarse: tuple[str, ...] = ()
@@ -229,10 +229,10 @@ class Diagnostics:
                 f"{some_numbers(self.stuck)}. {self._where_stuck()}"
             )
         if self.late:
-            one = len(self.late) == 1
+            have = "has" if len(self.late) == 1 else "have"
             lines.append(
-                f"WARNING: {len(self.late)} of {self.chains} chains began {'its' if one else 'their'} draws far from "
-                f"where all others are: {some_numbers(self.late)}. Means and standard deviations contain the way there."
+                f"WARNING: {len(self.late)} of {self.chains} chains {have} draws far from all others: "
+                f"{some_numbers(self.late)}. Means and standard deviations depend on them."
             )
         if self.persists:
             assert self.persistence is not None

@@ -1,7 +1,7 @@
-"""Chains whose draws begin before they have arrived: what ranks of many chains do not show.
+"""Chains with draws far from all others, as those that begin before they have arrived: what ranks do not show.
 
 One chain of 64 that comes down from its start within its draws may double a standard deviation, and its ranks are those
-of a chain in the tail. Two tests look at sizes instead of ranks. Neither takes a tail for a start, however heavy:
+of a chain in the tail. Two tests look at sizes instead of ranks. Neither takes Cauchy's tails for a start:
 
 - Log-densities: the first draws of a chain lie further below what is typical (the median chain's mean) than all draws
   of all other chains, by more than RATIO times. Log-densities have exponential tails, also where coordinates have none
@@ -24,7 +24,10 @@ from batchnuts.mcmc.autocorrelation import Array
 from batchnuts.mcmc.draw_blocks import DrawBlock, as_block, parts_of
 
 FEWEST_CHAINS = 32
-"""With fewer chains what others hold is known too little, and R-hat itself sees one of them."""
+"""With fewer chains too little is known of the tail of their moments."""
+
+FEWEST_DENSITIES, FEWEST_DRAWS = 4, 200
+"""Chains, and draws of all others together, from which on log-densities tell what others hold; or FEWEST_CHAINS."""
 
 MOST = 0.2
 """Share of chains beyond which none is late: then the chains disagree, which other tests see."""
@@ -67,7 +70,8 @@ def late_by_density(log_density: NDArray[Any] | DrawBlock) -> NDArray[np.bool_]:
     """[chains]: whose first draws lie below what all draws of others hold, of log-densities [chains, draws]."""
     block = as_block(log_density)
     chains, draws = block.shape[:2]
-    if chains < FEWEST_CHAINS or not draws:
+    enough = chains >= FEWEST_DENSITIES and (chains - 1) * draws >= FEWEST_DRAWS
+    if not draws or not (enough or chains >= FEWEST_CHAINS):
         return np.zeros(chains, bool)
     low, low_first, total = np.full(chains, np.inf), np.full(chains, np.inf), np.zeros(chains)
     for part, rows, _, values in parts_of(block):
@@ -92,7 +96,8 @@ def mean_log_density(log_density: NDArray[Any] | DrawBlock) -> Array:
 def late_by_moments(mean: Array, variance: Array, coefficients: int) -> NDArray[np.bool_]:
     """[chains]: whose draws are larger than those of all others, in one of the coefficients of these moments.
 
-    mean, variance [some coefficients, chains]; coefficients: so many in all.
+    mean, variance [some coefficients, chains]; coefficients: so many in all. Coefficients in which most chains do not
+    move, as rare events, say nothing.
     """
     chains = mean.shape[1]
     if chains < FEWEST_CHAINS or not len(mean):
@@ -100,9 +105,12 @@ def late_by_moments(mean: Array, variance: Array, coefficients: int) -> NDArray[
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         middle = np.median(mean, axis=1, keepdims=True)
         size = np.log(variance + (mean - middle) ** 2)
-        distance = np.nan_to_num(size - np.median(size, axis=1, keepdims=True), nan=0.0)
+        distance = size - np.median(size, axis=1, keepdims=True)
         decay = np.quantile(distance, TAIL, axis=1, keepdims=True) / math.log(0.5 / (1.0 - TAIL))
-    margin = np.maximum(decay, 0.0) * (MOMENT_MARGIN + 2.0 * math.log(coefficients))
-    found = beyond_a_gap(distance, distance, MOMENT_RATIO, margin)
+        known = np.isfinite(distance).all(axis=1) & (decay[:, 0] > 0)
+    if not known.any():
+        return np.zeros(chains, bool)
+    margin = decay[known] * (MOMENT_MARGIN + 2.0 * math.log(coefficients))
+    found = beyond_a_gap(distance[known], distance[known], MOMENT_RATIO, margin)
     late: NDArray[np.bool_] = np.any(found, axis=0)
     return late

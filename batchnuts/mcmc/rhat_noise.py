@@ -10,13 +10,14 @@ within them. Means of finite chains differ by chance, so this excess is a scale 
   that chains which disagree do not widen their own limit (`autocorrelation.own_mean_size`).
 
 R-hat fails a table of coefficients where one is above both 1.01 and the quantile that the largest of all exceeds with
-probability FALSE_ALARM (Bonferroni). How often this is right and wrong was simulated (docs/false_alarms.md).
+probability FALSE_ALARM (Bonferroni). How often this is right and wrong was simulated (docs/results/false_alarms.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,9 @@ FALSE_ALARM = 0.01
 FEWEST_EFFECTIVE = 200
 """Effective draws that the noise is computed for at least: with fewer a verdict fails in any case, and a limit as wide
 as they allow would say yes of chains that disagree."""
+
+KNOWN = 2**16
+"""Degrees of freedom of a variance that is known."""
 
 SHARE_KNOWN = 0.25
 """Degrees of freedom of an autocorrelation time, as a share of the effective draws that it gives: autocorrelations at
@@ -50,6 +54,8 @@ class RhatNoise:
     """[coefficients]: of the denominator."""
     kinds: int
     """Of how many kinds of R-hat the largest is taken."""
+    largest: float
+    """The scale of FEWEST_EFFECTIVE draws: a limit is at most what it would allow if it were known exactly."""
     offset: float = 0.0
     allowed: bool = True
     """Whether the expectation of the excess is allowed for in a limit that is asked for, as in nested R-hat's paper."""
@@ -67,7 +73,8 @@ class RhatNoise:
         quantile = np.empty_like(self.scale)
         for power in np.unique(powers):
             quantile[powers == power] = f_exceeded(probability, self.first, int(2.0**power))
-        chance = 1.0 + np.nan_to_num(self.scale) * quantile - self.offset
+        most = self.largest * f_exceeded(probability, self.first, KNOWN)
+        chance = 1.0 + np.minimum(np.nan_to_num(self.scale) * quantile, most) - self.offset
         limits: Array = np.sqrt(np.maximum(self.asked(RHAT_LIMIT) ** 2, chance))
         return limits
 
@@ -81,15 +88,20 @@ def joined_noise(parts: Sequence[RhatNoise]) -> RhatNoise:
 def noise_of_halves(sizes: Array, chains: int, half: int, kinds: int) -> RhatNoise:
     """That of R-hat of chains' halves with so many draws; sizes [coefficients]: `own_mean_size` of all draws."""
     sizes = np.maximum(sizes, FEWEST_EFFECTIVE)
-    # the variance of the mean of half a chain as a share of all, and the same over what is left within halves
-    share = np.minimum(2 * chains / sizes, 0.5)
-    return RhatNoise(
-        share / (1.0 - share), 2 * chains - 1, SHARE_KNOWN * sizes, kinds, offset=1.0 / half, allowed=False
-    )
+
+    def over_within(size: Any) -> Any:
+        """The variance of the mean of half a chain as a share of all, over what is left within halves."""
+        share = np.minimum(2 * chains / size, 0.5)
+        return share / (1.0 - share)
+
+    largest = float(over_within(np.float64(FEWEST_EFFECTIVE)))
+    freedom = 2 * chains - 1, SHARE_KNOWN * sizes
+    return RhatNoise(over_within(sizes), *freedom, kinds, largest, offset=1.0 / half, allowed=False)
 
 
 def noise_of_superchains(scale: Array, chains: int, superchains: int, kinds: int) -> RhatNoise:
     """That of nested R-hat; scale [coefficients]: the variance of a superchain's mean that its chains let expect, over
     that within superchains."""
-    scale = np.minimum(scale, superchains / FEWEST_EFFECTIVE)
-    return RhatNoise(scale, superchains - 1, np.full(scale.shape, float(chains - superchains)), kinds)
+    largest = superchains / FEWEST_EFFECTIVE
+    freedom = superchains - 1, np.full(scale.shape, float(chains - superchains))
+    return RhatNoise(np.minimum(scale, largest), *freedom, kinds, largest)

@@ -54,7 +54,7 @@ class Check:
     """The verdict on a run; `print` shows all of it. `diagnostics` has R-hat, ESS and the rest of every coefficient.
 
     `ok` is True if R-hat (nested R-hat, where chains form superchains) is below 1.01 or what chance allows so few draws
-    (rhat_noise.py), no chain is stuck away from others (stuck_chains.py) or began its draws far from them
+    (rhat_noise.py), no chain is stuck away from others (stuck_chains.py) or has draws far from them
     (late_chains.py), the bulk ESS is at least 400 on all coefficients, at most one draw in 500 diverged, at most one
     in 4 had its trajectory cut off at the maximum depth, and neither the log-density is rounded by more than 0.05
     (`Diagnostics.rounding`) nor draws to few values (`coarse`).
@@ -74,7 +74,8 @@ class Check:
     def __str__(self) -> str:
         head = "OK" if self.ok else "NOT OK"
         found = self.diagnostics
-        late = f"; {named_chains(found.late)} began far from all others" if found.late else ""
+        has = "has" if len(found.late) == 1 else "have"
+        late = f"; {named_chains(found.late)} {has} draws far from all others" if found.late else ""
         return f"{head}: {in_words(found.chains, 'chain')} x {in_words(found.draws, 'draw')}{late}\n{self.lines()}"
 
     def __repr__(self) -> str:
@@ -259,11 +260,11 @@ def _advice(found: Diagnostics, made: RunMade, lowest: float) -> Iterator[str]:
     if found.converged is None:
         yield f"Convergence cannot be judged: run at least 2 chains with {MINIMUM_DRAWS} draws each."
     if found.late:
-        which, their = named_chains(found.late).capitalize(), "its" if len(found.late) == 1 else "their"
         yield (
-            f"{which} began {their} draws before arriving where the others are: make warmup longer "
-            "(sampler.warmup.minimum, or sampler.warmup.transitions where its length is fixed), or leave these chains' "
-            "draws out."
+            f"{named_chains(found.late).capitalize()} {'has' if len(found.late) == 1 else 'have'} draws far from all "
+            "others: if the log-density rises in the first of them, make warmup longer (sampler.warmup.minimum, or "
+            "sampler.warmup.transitions where its length is fixed); if not, others may not have been there yet: double "
+            "draws."
         )
     if found.low or (found.stuck and found.running):
         numbers = found.low or found.stuck
@@ -286,11 +287,13 @@ def _advice(found: Diagnostics, made: RunMade, lowest: float) -> Iterator[str]:
             yield f"There are few effective draws: raise draws until {wanted}."
         else:
             yield f"There are few effective draws: set sampler.until.ess_bulk to {ESS_LIMIT} or more, so that {wanted}."
-    if (found.divergences - found.left_support) > DIVERGENCE_SHARE * found.chains * found.draws:
+    many = found.divergent_share > DIVERGENCE_SHARE
+    inside = found.divergences - found.left_support
+    if many and inside >= min(found.left_support, DIVERGENCE_SHARE * found.chains * found.draws):
         higher = [target for target in (0.9, 0.95, 0.99, 0.999) if target > (made.target_acceptance or 0.0)]
         raised = f"raise target_acceptance ({', '.join(f'{target:g}' for target in higher[:2])}), or " if higher else ""
         yield f"Some trajectories diverged: {raised}reparametrize the model."
-    if (ran_into := found.left_support > DIVERGENCE_SHARE * found.chains * found.draws) or made.starts_not_numbers:
+    if (ran_into := many and found.left_support > inside // 2) or made.starts_not_numbers:
         where = "Trajectories ran into places where the log-density or its gradient is not a finite number"
         if not ran_into:
             where = (

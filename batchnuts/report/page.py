@@ -253,7 +253,7 @@ def _stuck(run: FinishedRun) -> str:
         lines.append(f"Far from all others at the end of warmup ({outliers.count(',') + 1}): {shortened(outliers)}")
     if run.check is not None and run.check.diagnostics.late:
         numbers = shortened(", ".join(map(str, run.check.diagnostics.late)))
-        lines.append(f"Began their draws far from where all others are ({len(run.check.diagnostics.late)}): {numbers}")
+        lines.append(f"Have draws far from all others ({len(run.check.diagnostics.late)}): {numbers}")
     if restarted := str(run.attributes.get("restarted_chains", "")):
         lines.append(
             "Started again near others in warmup, because they were where no mode of any weight can be "

@@ -10,13 +10,13 @@ import pytest
 import batchnuts
 from batchnuts.autobatch import ops
 from batchnuts.mcmc.draws import Draws
-from batchnuts.mcmc.late_chains import beyond_a_gap, late_by_density
+from batchnuts.mcmc.late_chains import beyond_a_gap, late_by_density, late_by_moments
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.output import to_arviz, to_datasets
 from batchnuts.mcmc.parameters import real
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
-from batchnuts.mcmc.warmup.arrival import absurd_starts, implausible, late
+from batchnuts.mcmc.warmup.arrival import absurd_starts, far_away, implausible, late
 from batchnuts.mcmc.warmup.moments import Moments
 
 CHAINS = 16
@@ -87,8 +87,10 @@ def test_who_is_implausible_and_who_is_late() -> None:
     log_density[4] = -1.0
     assert np.flatnonzero(late(made(mean, variance), log_density)).tolist() == [3, 5]
     # a coordinate apart from all others, at their log-density
+    assert not far_away(made(mean, variance)).any()
     mean[7, 2] += 100.0
-    assert np.flatnonzero(late(made(mean, variance), log_density)).tolist() == [3, 5, 7]
+    assert np.flatnonzero(far_away(made(mean, variance))).tolist() == [7]
+    assert np.flatnonzero(late(made(mean, variance), log_density)).tolist() == [3, 5]
     # where most chains are in a low place, none is implausible for being there
     log_density[: CHAINS + 2] = -9000.0
     assert not implausible(made(mean, variance), log_density)[3 : CHAINS + 2].any()
@@ -106,6 +108,23 @@ def test_a_gap_divides_few_chains_from_all_others(count: int) -> None:
     log_density[:count, :3] += 100.0
     log_density[:count, 20:] -= 100.0  # later, which is not a start
     assert not late_by_density(log_density).any()
+
+
+@pytest.mark.parametrize("chance", [1e-4, 1e-3, 5e-3, 0.05])
+def test_rare_events_are_no_late_chains(chance: float) -> None:
+    """Of quantities that most chains never see move, nothing is said."""
+    for seed in range(20):
+        draws = (np.random.default_rng(seed).random(size=(2, 64, 100)) < chance) * 1.0
+        assert not late_by_moments(draws.mean(axis=2), draws.var(axis=2), 2).any()
+
+
+@pytest.mark.parametrize("chains", [4, 8, 31, 64])
+def test_a_late_chain_of_few_is_seen_in_its_log_density(chains: int) -> None:
+    rng = np.random.default_rng(chains)
+    draws = rng.normal(size=(chains, 200, 5))
+    assert not late_by_density(-0.5 * (draws**2).sum(axis=2)).any()
+    draws[1, :5] += 100 * np.exp(-np.arange(5) / 2)[:, None]
+    assert np.flatnonzero(late_by_density(-0.5 * (draws**2).sum(axis=2))).tolist() == [1]
 
 
 def plateau(x: Any) -> Any:
@@ -147,6 +166,16 @@ def test_a_mode_where_chains_move_is_never_hidden() -> None:
 
 def slope(x: Any) -> Any:
     return -0.5 * ops.sum(x * x)
+
+
+@pytest.mark.slow
+def test_one_window_tells_who_is_on_the_way() -> None:
+    """A warmup of fewer than 20 transitions is one window."""
+    model = Model.from_function(slope, dimension=2, dtype="float64", initializer=starts_at({5: 200.0}, "float64"))
+    settings: dict[str, Any] = {"step_size": 0.2, "max_tree_depth": 1, "metric": "unit"}
+    draws = run(model, warmup={"transitions": 15, "restart": False}, **settings)
+    assert draws.warmup.transitions > 15
+    assert draws.warmup.late == (5,)
 
 
 @pytest.mark.slow

@@ -165,6 +165,15 @@ def test_starts_that_are_not_forgotten_are_seen_in_one_draw_of_each_chain() -> N
     assert (nested_rhat(shifted, superchain) > limits(shifted, superchain)).all()
 
 
+@pytest.mark.parametrize(("chains", "superchains"), [(17, 16), (65, 64), (5, 4), (20, 16), (513, 512), (64, 16)])
+def test_limits_stay_within_reason_where_superchains_have_hardly_a_chain_more(chains: int, superchains: int) -> None:
+    """The variance between chains of one start is hardly known then."""
+    noise = module.noise_of_superchains(np.array([1e-3, 0.1, 1e9, np.nan]), chains, superchains, 3)
+    limits = noise.limits(18)
+    assert (limits >= 1.01).all()
+    assert (limits**2 <= 1.0201 + 8 * superchains / 200).all()
+
+
 def test_what_has_no_value() -> None:
     draws = stationary(4)
     draws[:, :, 0] = 3.0

@@ -133,6 +133,14 @@ def test_trajectories_that_leave_where_the_density_is_finite_are_counted() -> No
     assert not any("raise target_acceptance" in line for line in found.advice)
 
 
+@pytest.mark.parametrize("left", [0, 2, 5, 8, 10])
+def test_divergences_that_fail_a_verdict_come_with_advice(left: int) -> None:
+    errors = np.where(flagged(left), np.inf, GOOD.stats["max_energy_error"])
+    found = batchnuts.check(result_of(with_stats(diverging=flagged(10), max_energy_error=errors)))
+    assert not found.ok
+    assert found.advice
+
+
 @pytest.mark.parametrize(
     ("until", "shift", "advice"),
     [
@@ -159,15 +167,15 @@ def test_chains_that_begin_far_away_are_named_in_the_first_line() -> None:
     lp[[3, 58], :4] -= 200 * lp.std()
     found = batchnuts.check(result_of(replace(many, stats={**many.stats, "lp": lp})))
     assert not found.ok
-    assert str(found).startswith("NOT OK: 64 chains x 60 draws; chains 3, 58 began far from all others\n")
-    assert found.advice[0].startswith("Chains 3, 58 began their draws before arriving where the others are: ")
+    assert str(found).startswith("NOT OK: 64 chains x 60 draws; chains 3, 58 have draws far from all others\n")
+    assert found.advice[0].startswith("Chains 3, 58 have draws far from all others: ")
     lp[:, :4] -= 400 * lp.std()
     assert batchnuts.check(result_of(replace(many, stats={**many.stats, "lp": lp}))).ok
     position = np.array(many.position)
     position[58, :4, 2] += 60
     found = batchnuts.check(result_of(replace(many, position=position)))
     assert found.diagnostics.late == (58,)
-    assert "1 of 64 chains began its draws far from where all others are: 58" in str(found)
+    assert "1 of 64 chains has draws far from all others: 58" in str(found)
 
 
 def test_an_interruption_is_advice_alone() -> None:

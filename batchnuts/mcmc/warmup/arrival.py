@@ -65,11 +65,15 @@ def implausible(moments: Moments, log_density: NDArray[np.floating]) -> NDArray[
 
 
 def late(moments: Moments, log_density: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """[chains]: which have not arrived at the end of a window: their log-density [chains] then is below what others
-    hold, or their draws of the window are further away than those of all others in some coordinate."""
+    """[chains]: whose log-density [chains] at the end of a window is below what others hold."""
     if (moments.count > 0).sum() < FEWEST:
         return np.zeros(len(log_density), bool)
     typical, scale = np.median(moments.mean[:, 0]), spread(moments.mean[:, :1], moments.variance[:, :1])[0]
     below: NDArray[np.bool_] = typical - log_density > FAR * scale + NATS
+    return below
+
+
+def far_away(moments: Moments) -> NDArray[np.bool_]:
+    """[chains]: whose draws of a window are further away than those of all others in some coordinate."""
     mean, variance = moments.mean[:, 1:].T, moments.variance[:, 1:].T
-    return below | late_by_moments(mean, variance, len(mean))
+    return late_by_moments(mean, variance, len(mean))

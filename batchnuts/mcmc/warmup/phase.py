@@ -23,7 +23,7 @@ from batchnuts.mcmc.warmup.agreement import (
     log_ratios,
     memory,
 )
-from batchnuts.mcmc.warmup.arrival import NATS, implausible, late
+from batchnuts.mcmc.warmup.arrival import NATS, far_away, implausible, late
 from batchnuts.mcmc.warmup.moments import Moments
 from batchnuts.mcmc.warmup.outliers import find_outliers, spread
 from batchnuts.mcmc.warmup.pooling import pooled_metric, pooled_step_sizes
@@ -33,8 +33,8 @@ from batchnuts.mcmc.warmup.windows import GROWTH, Window, settling_window
 LARGE_CHANGE = 2.0
 """Factor of a scale of the metric from which on the step size is searched for again."""
 
-FEWEST_MORE = 2
-"""Windows that chains which have not arrived are given in any case."""
+FEWEST_MORE, MOST_MORE = 2, 20
+"""Windows that chains which have not arrived are given in any case, and at most."""
 
 NEAR = 0.5
 """A chain will arrive soon whose depth below the others is less than this share of that a window ago."""
@@ -60,6 +60,8 @@ class Pooled:
     """[chains]: see arrival.py."""
     late: NDArray[np.bool_]
     """[chains]: which have not arrived, and do not stay where they are."""
+    far: NDArray[np.bool_]
+    """[chains]: which are further away than all others in some coordinate, on their way or in a mode of their own."""
     restarted: NDArray[np.bool_]
     """[chains]: which start again from here."""
 
@@ -147,21 +149,25 @@ def _until_agreed(run: Run, runner: Runner, place: InWarmup) -> tuple[ChainState
         reason = f"at its maximum of {maximum} transitions; {'; '.join(place.missing)}"
     else:
         reason = "step size, metric and mean agreed in two windows, and the starts were forgotten"
-        left_out = _report(place, reason)
-        if without := sorted({*left_out.outliers, *left_out.late}):
-            reason += f", of all but {named_chains(without)}"
+    left_out = _report(place, reason)
+    if without := sorted({*left_out.outliers, *left_out.late}):
+        reason += f"; not so of {named_chains(without)}" if place.missing else f", of all but {named_chains(without)}"
     return place.states, _report(place, reason + place.checked, agreed=not place.missing)
 
 
 def _until_arrived(run: Run, runner: Runner, place: InWarmup, first: int, most: int) -> InWarmup:
     """Windows from number `first` on while chains are on their way or have just started again, each longer than the one
-    before; two of them, and more as long as chains have made fewer than `most` transitions."""
+    before; FEWEST_MORE of them, and more as long as chains have made fewer than `most` transitions. Chains that are
+    far, but no lower than others, are not waited for any longer than that: they may be in a mode of their own."""
     settling = settling_window(run.sampler.chain_count)
     longest = max((window.transitions for window in run.windows), default=0)
-    while (before := place.before) is not None and (before.late | before.restarted).any():
-        number = place.window - first
+    while (before := place.before) is not None and (number := place.window - first) < MOST_MORE:
+        few = number < FEWEST_MORE
+        if not (before.late | before.restarted | (before.far & few & ~before.outliers)).any():
+            break
         transitions = max(1, min(round(settling.transitions * GROWTH**number), longest))
-        if number >= FEWEST_MORE and before.states.transitions_done + transitions > most:
+        enough = before.states.transitions_done + transitions > most
+        if enough and not few and not before.restarted.any():
             break
         pooled, _ = _window(run, runner, place, replace(settling, transitions=transitions), 0)
         place = place.after(pooled, place.window + 1)
@@ -206,7 +212,7 @@ def _made(run: Run, runner: Runner, place: InWarmup, window: Window, total: int)
 def _pooled(run: Run, place: InWarmup, reduced: ReducedWindow, window: Window) -> tuple[Pooled, tuple[str, ...]]:
     now = _with_step_sizes(run, place.states, reduced, window)
     # outliers that come no nearer are where they want to be, and are not waited for
-    now = replace(now, late=now.late & (~now.outliers | _coming(place.before, now)))
+    now = replace(now, late=now.late & (~now.outliers | _coming(place.states, now)))
     if window.estimates_metric and run.sampler.metric != "unit":
         now = _with_metric(run, now, _estimated(run, now, reduced))
     missing = place.missing
@@ -233,8 +239,8 @@ def _with_step_sizes(run: Run, before: ChainStates, reduced: ReducedWindow, wind
     if run.sampler.step_size is None:
         step_size = pooled_step_sizes(reduced.log_step, run.group, counts)
         states = replace(states, step_size=step_size)
-    behind = late(moments, reduced.log_density)
-    return Pooled(states, moments, counts, outliers, nowhere, behind, np.zeros_like(outliers))
+    below, far = late(moments, reduced.log_density), far_away(moments)
+    return Pooled(states, moments, counts, outliers, nowhere, below, far, np.zeros_like(outliers))
 
 
 def _estimated(run: Run, now: Pooled, reduced: ReducedWindow) -> MetricParameters:
@@ -284,7 +290,8 @@ def _restarted(run: Run, before: Pooled | None, now: Pooled) -> Pooled:
         position = np.where(bad[:, None], exact, position)
         log_density, gradient = run.evaluated(position)
     moved = replace(states, position=position, log_density=log_density, gradient=gradient)
-    return replace(now, states=moved, restarted=restarted, outliers=now.outliers & ~restarted)
+    outliers, behind = now.outliers & ~restarted, now.late & ~restarted
+    return replace(now, states=moved, restarted=restarted, outliers=outliers, late=behind)
 
 
 def _nowhere_for_long(before: Pooled | None, now: Pooled) -> NDArray[np.bool_]:
@@ -298,13 +305,13 @@ def _nowhere_for_long(before: Pooled | None, now: Pooled) -> NDArray[np.bool_]:
     return now.implausible & before.implausible & ~near
 
 
-def _coming(before: Pooled | None, now: Pooled) -> NDArray[np.bool_]:
+def _coming(before: ChainStates, now: Pooled) -> NDArray[np.bool_]:
     """[chains]: whose log-density has risen in the window by more than that of chains which have arrived may."""
-    if before is None or not now.counts.any():
+    if not now.counts.any():
         return np.zeros_like(now.outliers)
     of_others = now.moments.of(now.counts)
     scale = spread(of_others.mean[:, :1], of_others.variance[:, :1])[0]
-    risen = now.states.log_density.astype(np.float64) - before.states.log_density
+    risen = now.states.log_density.astype(np.float64) - before.log_density
     return risen > NATS + RISE * scale  # type: ignore[no-any-return]
 
 
