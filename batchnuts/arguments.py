@@ -13,7 +13,7 @@ from batchnuts.settings.yaml import refuse_unknown_arguments
 
 def parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, int]:
     """The arguments, and how many draws --resume adds; ends the program where they are wrong."""
-    parser = _parser(describe_keys(), packaged_configs())
+    parser = _parser(packaged_configs())
     arguments, unknown = parser.parse_known_intermixed_args(argv)
     refuse_unknown_arguments(parser, unknown)
     further = _further_draws(parser, arguments) if arguments.resume is not None else 0
@@ -22,11 +22,19 @@ def parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, int]:
     return arguments, further
 
 
-def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class _Parser(argparse.ArgumentParser):
+    """One that describes the keys of configs, those of all bridges too, where help is asked for and not before."""
+
+    def format_help(self) -> str:
+        self.epilog = (self.epilog or "").replace("{keys}", describe_keys())
+        return super().format_help()
+
+
+def _parser(configs: Sequence[str]) -> argparse.ArgumentParser:
+    parser = _Parser(
         prog="python -m batchnuts.sample",
         description="Sample a model with recursive NUTS, many chains at once, and save the draws as netCDF for ArviZ.",
-        epilog=f"keys of a config (each can be given as an override, e.g. sampler.draws=1000):\n\n{keys}\n\n"
+        epilog="keys of a config (each can be given as an override, e.g. sampler.draws=1000):\n\n{keys}\n\n"
         "exit codes: 0 done; 1 the run failed; 2 the command line or the config is wrong, or names an output that "
         "cannot be written or a data file that is missing; 130 interrupted (Ctrl-C), 143 ended by SIGTERM, 129 by "
         "SIGHUP, each with the draws so far saved, and a checkpoint to go on from.",
