@@ -157,7 +157,7 @@ def power(sets: int) -> dict[tuple[str, int, int], list[float]]:
 
 def draw(rows: list[dict[str, Any]], found: dict[tuple[str, int, int], list[float]]) -> None:
     """Left: false alarms by draws of each chain, before and now; right: faults of 64 chains that are found."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.0), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.4), layout="constrained")
     for chains, colour in zip((16, 64, 1024), ("tab:blue", "tab:orange", "tab:green"), strict=True):
         for name, style in (("old", ":"), ("rhat", "-")):
             some = [row for row in rows if row["chains"] == chains and row["enough"]]
@@ -168,11 +168,12 @@ def draw(rows: list[dict[str, Any]], found: dict[tuple[str, int, int], list[floa
     left.plot([], [], "k:", label="1.01, before")
     left.plot([], [], "k-", label="as a test")
     left.set(xscale="log", xlabel="draws of each chain", ylabel="share of healthy tables that fail", ylim=(-0.03, 1.03))
-    left.legend(frameon=False, fontsize=7)
+    beneath = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncol": 2, "frameon": False, "fontsize": 7}
+    left.legend(**beneath)
     for fault in FAULTS:
         right.plot(SIZES, found[fault, 64, 20], marker="o", markersize=3, label=fault)
     right.set(xlabel="size, in standard deviations", ylabel="share of sets in which it is found", xscale="symlog")
-    right.legend(frameon=False, fontsize=7)
+    right.legend(**beneath)
     figure.savefig(PICTURE, dpi=150)
 
 
