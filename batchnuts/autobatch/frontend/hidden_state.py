@@ -13,6 +13,7 @@ import datetime
 import dis
 import functools
 import importlib
+import inspect
 import linecache
 import os
 import random
@@ -141,6 +142,7 @@ class StateFinder:
                 yield from self._in(_attribute_of_instance(value, name))
 
     def _method(self, function: Any, owner: Any) -> Iterator[Hidden]:
+        function = inspect.unwrap(function) if isinstance(function, types.FunctionType) else function
         if isinstance(function, types.FunctionType) and self._is_new(function, owner):
             yield from self._function(function, dict.fromkeys(function.__code__.co_varnames[:1], owner))
 
