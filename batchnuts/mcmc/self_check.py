@@ -95,7 +95,7 @@ def _starts(finite: NDArray[np.bool_], log_density: NDArray[Any], reasons: list[
     said = f"{count} of {total} initial positions have a finite log-density and gradient"
     if 0 < count < total:
         said += ", and a run draws the others again"
-    if unknown := int(np.isnan(log_density).sum()):
+    if (unknown := int(np.isnan(log_density).sum())) and not reasons:
         said += (
             f"; at {unknown} the log-density is not a number: if a scale may be negative there, declare it with "
             "batchnuts.positive()"
