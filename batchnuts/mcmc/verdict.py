@@ -198,6 +198,7 @@ class RunMade:
 
     interrupted: bool = False
     target_acceptance: float | None = None
+    metric: str | None = None
     until: Mapping[str, Any] | None = None
     """The settings `sampler.until` of a run that they ended."""
     starts_not_numbers: int = 0
@@ -209,12 +210,13 @@ def made_by(attributes: Mapping[Any, Any]) -> RunMade:
     try:
         sampler = json.loads(str(attributes.get("config", "{}")))["sampler"]
         until = sampler["until"] if attributes.get("sampling_ended") else None
-        target = float(sampler["target_acceptance"])
+        target, metric = float(sampler["target_acceptance"]), str(sampler["metric"])
     except (ValueError, KeyError, TypeError):
-        target, until = None, None
+        target, metric, until = None, None, None
     return RunMade(
         bool(attributes.get("interrupted", 0)),
         target,
+        metric,
         until if isinstance(until, Mapping) else None,
         int(attributes.get("starts_not_numbers", 0)),
     )
@@ -305,7 +307,11 @@ def _advice(found: Diagnostics, made: RunMade, lowest: float) -> Iterator[str]:
             "and roots out of such places."
         )
     if found.cut_share > LONG_TREE_SHARE:
-        yield "Many trajectories were cut off at max_tree_depth: bring the variables to similar scales, or raise it."
+        yield (
+            "Many trajectories were cut off at max_tree_depth: "
+            + ("set sampler.metric to low_rank or dense if variables are correlated, " if made.metric == "diag" else "")
+            + "bring the variables to similar scales, or raise it."
+        )
 
 
 def _on_disagreement(found: Diagnostics, made: RunMade) -> str:

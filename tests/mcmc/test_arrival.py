@@ -16,7 +16,7 @@ from batchnuts.mcmc.output import to_arviz, to_datasets
 from batchnuts.mcmc.parameters import real
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
-from batchnuts.mcmc.warmup.arrival import absurd_starts, far_away, implausible, late
+from batchnuts.mcmc.warmup.arrival import absurd_starts, deep, far_away, implausible, late
 from batchnuts.mcmc.warmup.moments import Moments
 
 CHAINS = 16
@@ -83,6 +83,7 @@ def test_who_is_implausible_and_who_is_late() -> None:
     # one does not move, one does, and one moves where there cannot be a mode
     assert np.flatnonzero(implausible(made(mean, variance), log_density)).tolist() == [3, 5]
     assert np.flatnonzero(late(made(mean, variance), log_density)).tolist() == [3, 4, 5]
+    assert np.flatnonzero(deep(made(mean, variance), log_density)).tolist() == [5]
     # what has come up within the window has arrived
     log_density[4] = -1.0
     assert np.flatnonzero(late(made(mean, variance), log_density)).tolist() == [3, 5]
@@ -162,6 +163,25 @@ def test_a_mode_where_chains_move_is_never_hidden() -> None:
     assert np.abs(draws.position[5] - 100).max() < 10
     asked = run(model, warmup={"transitions": 25, "restart": True}, max_tree_depth=3)
     assert asked.warmup.restarted == (5,)
+
+
+def deep_mode(x: Any) -> Any:
+    """The same, 200 nats below, where two dimensions cannot hold anything of weight."""
+    return ops.logaddexp(-0.5 * ops.sum(x * x), -200.0 - 0.5 * ops.sum((x - 100.0) ** 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("density", "waits"), [(two_modes, False), (deep_mode, True)])
+def test_a_chain_too_low_to_matter_is_waited_for_but_one_in_a_low_mode_is_not(density: Any, waits: bool) -> None:
+    model = Model.from_function(density, dimension=2, initializer=starts_at({5: 100.0}))
+    fixed = run(model, warmup=25, max_tree_depth=3, backend="jax")  # NumPy takes minutes
+    assert fixed.warmup.restarted == ()
+    assert fixed.warmup.late == ((5,) if waits else ())
+    assert ("in which chain 5 did not arrive" in fixed.warmup.reason) is waits
+    adaptive = run(model, warmup={"maximum": 400, "minimum": 20}, max_tree_depth=3, backend="jax")
+    assert (adaptive.warmup.transitions > 300) is waits
+    assert "of all but chain 5" in adaptive.warmup.reason
+    assert not batchnuts.check(to_arviz(to_datasets(adaptive, model))).ok
 
 
 def slope(x: Any) -> Any:

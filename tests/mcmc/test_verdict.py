@@ -123,6 +123,13 @@ def test_only_a_target_above_the_one_used_is_advised(used: float, advice: str) -
     assert advice in found.advice[0]
 
 
+@pytest.mark.parametrize(("metric", "advised"), [("diag", True), ("dense", False), ("low_rank", False)])
+def test_a_metric_of_correlations_is_advised_where_there_is_none(metric: str, advised: bool) -> None:
+    settings = GOOD.settings.model_copy(update={"metric": metric})
+    found = batchnuts.check(result_of(replace(with_stats(reached_max_treedepth=flagged(100)), settings=settings)))
+    assert ("sampler.metric to low_rank or dense" in found.advice[0]) is advised
+
+
 def test_trajectories_that_leave_where_the_density_is_finite_are_counted() -> None:
     errors = np.where(flagged(30), np.inf, GOOD.stats["max_energy_error"])
     found = batchnuts.check(result_of(with_stats(diverging=flagged(40), max_energy_error=errors)))

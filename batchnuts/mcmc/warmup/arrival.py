@@ -20,6 +20,10 @@ IMPLAUSIBLE, EACH = 2000.0, 5.0
 """Nats, and nats for each dimension, below what the upper half of all chains has, from which on a chain cannot be in a
 mode of any weight: that would have to be exp(5) times as wide in every direction to hold as much."""
 
+DEEP = 50.0
+"""The same, where a mode in which chains move would hold exp(-DEEP) of what the highest one holds if it was exp(EACH)
+times as wide in every direction: chains so low go on warming up, as long as that may take."""
+
 STILL = 1e-4
 """Standard deviations of all chains that one at least moves in some coordinate, if it moves."""
 
@@ -66,10 +70,21 @@ def implausible(moments: Moments, log_density: NDArray[np.floating]) -> NDArray[
 
 def late(moments: Moments, log_density: NDArray[np.floating]) -> NDArray[np.bool_]:
     """[chains]: whose log-density [chains] at the end of a window is below what others hold."""
+    return _below(moments, log_density, NATS)
+
+
+def deep(moments: Moments, log_density: NDArray[np.floating]) -> NDArray[np.bool_]:
+    """[chains]: whose log-density [chains] at the end of a window is so far below that they wait to arrive even where
+    they come no nearer: nothing that matters can be there."""
+    return _below(moments, log_density, DEEP + EACH * (moments.mean.shape[1] - 1))
+
+
+def _below(moments: Moments, log_density: NDArray[np.floating], nats: float) -> NDArray[np.bool_]:
+    """[chains]: whose log-density is further below the median chain's than its spread and so many nats allow."""
     if (moments.count > 0).sum() < FEWEST:
         return np.zeros(len(log_density), bool)
     typical, scale = np.median(moments.mean[:, 0]), spread(moments.mean[:, :1], moments.variance[:, :1])[0]
-    below: NDArray[np.bool_] = typical - log_density > FAR * scale + NATS
+    below: NDArray[np.bool_] = typical - log_density > FAR * scale + nats
     return below
 
 

@@ -23,7 +23,7 @@ from batchnuts.mcmc.warmup.agreement import (
     log_ratios,
     memory,
 )
-from batchnuts.mcmc.warmup.arrival import NATS, far_away, implausible, late
+from batchnuts.mcmc.warmup.arrival import NATS, deep, far_away, implausible, late
 from batchnuts.mcmc.warmup.moments import Moments
 from batchnuts.mcmc.warmup.outliers import find_outliers, spread
 from batchnuts.mcmc.warmup.pooling import pooled_metric, pooled_step_sizes
@@ -211,8 +211,9 @@ def _made(run: Run, runner: Runner, place: InWarmup, window: Window, total: int)
 
 def _pooled(run: Run, place: InWarmup, reduced: ReducedWindow, window: Window) -> tuple[Pooled, tuple[str, ...]]:
     now = _with_step_sizes(run, place.states, reduced, window)
-    # outliers that come no nearer are where they want to be, and are not waited for
-    now = replace(now, late=now.late & (~now.outliers | _coming(place.states, now)))
+    # outliers that come no nearer are where they want to be, and are not waited for, unless nothing can be there
+    coming = _coming(place.states, now) | deep(now.moments, now.states.log_density)
+    now = replace(now, late=now.late & (~now.outliers | coming))
     if window.estimates_metric and run.sampler.metric != "unit":
         now = _with_metric(run, now, _estimated(run, now, reduced))
     missing = place.missing
