@@ -22,7 +22,7 @@ from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.chain_moments import MINIMUM_DRAWS
 from batchnuts.mcmc.convergence import convergence_of, rhat_noise_of
 from batchnuts.mcmc.draw_blocks import DrawBlock, as_block, columns_of, parts_of
-from batchnuts.mcmc.late_chains import late_by_density, late_by_moments, mean_log_density
+from batchnuts.mcmc.late_chains import late_by_density, late_by_moments, mean_log_density, within_by_density
 from batchnuts.mcmc.nested_rhat import nested_of
 from batchnuts.mcmc.rank_normal import BLOCK, NormalScores
 from batchnuts.mcmc.reductions import NESTED, NOISE, STATISTICS, STUCK, SUMMARY, WORKING_BYTES, Reduced, reduce_draws
@@ -343,18 +343,21 @@ def diagnose(
     columns = {name: np.full(len(names), np.nan) for name in (*COLUMNS, NESTED)}
     evidence: list[tuple[slice, StuckEvidence]] = []
     noises: list[RhatNoise] = []
-    is_late = np.zeros(chains, bool) if log_density is None else late_by_density(log_density)
+    log_ratio = np.full(chains, np.inf)
     of_all = len(names)
     for part, (found, seen, noise, of_part) in _in_parts(
         blocks, wanted, lambda reduced: _judged(reduced, wanted, nested, of_all)
     ):
-        is_late |= of_part
+        log_ratio = np.minimum(log_ratio, of_part)
         for name, values in found.items():
             columns[name][part] = values
         if seen is not None:
             evidence.append((part, seen))
         if noise is not None:
             noises.append(noise)
+    is_late = np.isfinite(log_ratio)
+    if log_density is not None:
+        is_late = late_by_density(log_density) | (is_late & ~within_by_density(log_ratio, log_density))
     of_nested = columns.pop(NESTED)
     stuck = [stuck_of(_within(evidence, *bounds), chains, bounds[1] - bounds[0]) for bounds in _bounds(blocks)]
     is_stuck = np.any([one.mask for one in stuck], axis=0)
@@ -439,18 +442,18 @@ def _in_parts(
 
 def _judged(
     reduced: Reduced, wanted: set[str], superchain: NDArray[np.int64] | None, coefficients: int
-) -> tuple[dict[str, NDArray[np.float64]], StuckEvidence | None, RhatNoise | None, NDArray[np.bool_]]:
-    """COLUMNS and NESTED, as far as they are wanted, what is seen of stuck chains, the noise of R-hat, and which chains
-    are late by some of so many coefficients."""
+) -> tuple[dict[str, NDArray[np.float64]], StuckEvidence | None, RhatNoise | None, NDArray[np.float64]]:
+    """COLUMNS and NESTED, as far as they are wanted, what is seen of stuck chains, the noise of R-hat, and by how much
+    chains are late in some of so many coefficients (`late_by_moments`)."""
     found = _summary(reduced) | convergence_of(reduced, wanted)
     noise = rhat_noise_of(reduced) if NOISE in wanted else None
     if superchain is not None:
         nested = nested_of(reduced, superchain)
         found[NESTED], noise = nested.rhat, nested.noise
-    late = np.zeros(reduced.chains, bool)
+    log_ratio = np.full(reduced.chains, np.inf)
     if reduced.values is not None:
-        late = late_by_moments(reduced.values.mean, reduced.values.variance, coefficients)
-    return found, evidence_of(reduced) if STUCK in wanted else None, noise, late
+        log_ratio = late_by_moments(reduced.values.mean, reduced.values.variance, coefficients)
+    return found, evidence_of(reduced) if STUCK in wanted else None, noise, log_ratio
 
 
 def _summary(reduced: Reduced) -> dict[str, NDArray[np.float64]]:

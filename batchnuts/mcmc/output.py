@@ -255,6 +255,7 @@ def settings_attributes(
         "inference_library": "batchnuts",
         "inference_library_version": batchnuts.__version__,
         "model": model.name,
+        "dtype": str(np.dtype(model.dtype)),
         "config": json.dumps(resolved),
         "seed": settings.seed,
         "superchains": count_superchains(settings),

@@ -88,7 +88,7 @@ def summary_group(
     entries["chain_mean"] = (("chain", "coefficient"), moments.mean[kept].T)
     entries["chain_sd"] = (("chain", "coefficient"), np.sqrt(moments.variance[kept].T))
     entries["stuck"] = ("chain", stuck.mask)
-    late = late_by_moments(moments.mean[kept], moments.variance[kept], int(kept.sum()))
+    late = np.isfinite(late_by_moments(moments.mean[kept], moments.variance[kept], int(kept.sum())))
     entries["late"] = ("chain", late & ~stuck.mask)
     entries |= {name: ("chain", sums) for name, sums in totals.sums.items()}
     entries["acceptance_rate"] = ("chain", totals.sums["acceptance_rate"] / max(totals.count, 1))

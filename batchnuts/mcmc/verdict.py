@@ -40,6 +40,9 @@ cannot enter, and that holds this share of the posterior three standard deviatio
 0.006 standard deviations: the Monte Carlo error of 28,000 effective draws. A single divergence among thousands is no
 more than rounding may give."""
 
+FALSE_ALARM = 0.01
+"""The verdict fails where so many diverged, or more, only with this probability if the share was DIVERGENCE_SHARE."""
+
 LONG_TREE_SHARE = 0.01
 """Share of draws whose tree reached its maximum depth, above which this slows sampling."""
 
@@ -55,9 +58,9 @@ class Check:
 
     `ok` is True if R-hat (nested R-hat, where chains form superchains) is below 1.01 or what chance allows so few draws
     (rhat_noise.py), no chain is stuck away from others (stuck_chains.py) or has draws far from them
-    (late_chains.py), the bulk ESS is at least 400 on all coefficients, at most one draw in 500 diverged, at most one
-    in 4 had its trajectory cut off at the maximum depth, and neither the log-density is rounded by more than 0.05
-    (`Diagnostics.rounding`) nor draws to few values (`coarse`).
+    (late_chains.py), the bulk ESS is at least 400 on all coefficients, no more than one draw in 500 diverged but for
+    chance (`many_divergences`), at most one in 4 had its trajectory cut off at the maximum depth, and neither the
+    log-density is rounded by more than 0.05 (`Diagnostics.rounding`) nor draws to few values (`coarse`).
     `worst_rhat` is of the R-hat that decides. It and `min_ess` are NaN where they cannot be computed (see Diagnostics).
     With fewer than 4 draws of each chain, `min_ess` is the number of chains where nested R-hat is below its limit:
     draws of different chains are independent then. `advice` is empty if all is well.
@@ -199,6 +202,8 @@ class RunMade:
     interrupted: bool = False
     target_acceptance: float | None = None
     metric: str | None = None
+    dtype: str | None = None
+    """Of the position."""
     until: Mapping[str, Any] | None = None
     """The settings `sampler.until` of a run that they ended."""
     starts_not_numbers: int = 0
@@ -217,6 +222,7 @@ def made_by(attributes: Mapping[Any, Any]) -> RunMade:
         bool(attributes.get("interrupted", 0)),
         target,
         metric,
+        attributes.get("dtype"),
         until if isinstance(until, Mapping) else None,
         int(attributes.get("starts_not_numbers", 0)),
     )
@@ -232,7 +238,7 @@ def judge(found: Diagnostics, made: RunMade | None = None) -> Check:
         lowest = float(found.chains)
     worst = float(np.nanmax(rhat)) if np.isfinite(rhat).any() else float("nan")
     rounded = found.rounding > ROUNDING_LIMIT
-    diverged, cut = found.divergent_share > DIVERGENCE_SHARE, found.cut_share > CUT_SHARE
+    diverged, cut = many_divergences(found.divergences, found.chains * found.draws), found.cut_share > CUT_SHARE
     return Check(
         diagnostics=found,
         interrupted=made.interrupted,
@@ -242,6 +248,17 @@ def judge(found: Diagnostics, made: RunMade | None = None) -> Check:
         divergences=found.divergences,
         advice=tuple(_advice(found, made, lowest)),
     )
+
+
+def many_divergences(count: int, draws: int) -> bool:
+    """Whether so many of these draws diverged that their share is above DIVERGENCE_SHARE, not by chance: a Poisson
+    test."""
+    expected = DIVERGENCE_SHARE * draws
+    if count <= expected:
+        return False
+    from scipy.special import pdtrc  # takes a quarter of a second
+
+    return bool(pdtrc(count - 1, expected) < FALSE_ALARM)
 
 
 def _advice(found: Diagnostics, made: RunMade, lowest: float) -> Iterator[str]:
@@ -289,7 +306,7 @@ def _advice(found: Diagnostics, made: RunMade, lowest: float) -> Iterator[str]:
             yield f"There are few effective draws: raise draws until {wanted}."
         else:
             yield f"There are few effective draws: set sampler.until.ess_bulk to {ESS_LIMIT} or more, so that {wanted}."
-    many = found.divergent_share > DIVERGENCE_SHARE
+    many = many_divergences(found.divergences, found.chains * found.draws)
     inside = found.divergences - found.left_support
     if many and inside >= min(found.left_support, DIVERGENCE_SHARE * found.chains * found.draws):
         higher = [target for target in (0.9, 0.95, 0.99, 0.999) if target > (made.target_acceptance or 0.0)]
@@ -305,6 +322,12 @@ def _advice(found: Diagnostics, made: RunMade, lowest: float) -> Iterator[str]:
         yield (
             f"{where}: declare where values lie (batchnuts.positive() for a scale), or keep arguments of logarithms "
             "and roots out of such places."
+            + (
+                " Or they lie within the posterior, and are rounded so, as the Cholesky factor of a nearly singular "
+                'matrix is: compute in float64 (dtype="float64" of the model, model.dtype=float64 in a config).'
+                if ran_into and made.dtype == "float32"
+                else ""
+            )
         )
     if found.cut_share > LONG_TREE_SHARE:
         yield (

@@ -16,6 +16,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -59,10 +60,11 @@ def superchains_of(chains: int) -> NDArray[np.int64] | None:
     return superchain_of(chains, SUPERCHAINS) if chains >= SMALLEST * SUPERCHAINS else None
 
 
-def judged(values: Array) -> Diagnostics:
-    """With the log-density of independent normal coefficients."""
+def judged(values: Array, log_density: Array | None = None) -> Diagnostics:
+    """log_density [chains, draws]; None: that of independent normal coefficients."""
     names = [str(number) for number in range(values.shape[2])]
-    return diagnose(values, names, log_density=-0.5 * (values**2).sum(axis=2), superchain=superchains_of(len(values)))
+    log_density = -0.5 * (values**2).sum(axis=2) if log_density is None else log_density
+    return diagnose(values, names, log_density=log_density, superchain=superchains_of(len(values)))
 
 
 def old_limit(found: Diagnostics) -> float:
@@ -103,6 +105,42 @@ def false_alarms(budget: float) -> list[dict[str, Any]]:
             }
             | {name: float(np.mean(values)) for name, values in seen.items()}
         )
+    return rows
+
+
+TAILS: dict[str, tuple[Callable[[Array], Array], Callable[[Array, Array], Array]]] = {
+    "Laplace": (stats.laplace.ppf, lambda x, z: stats.laplace.logpdf(x)),
+    "Student's t, 3": (stats.t(3).ppf, lambda x, z: stats.t(3).logpdf(x)),
+    "Cauchy": (stats.cauchy.ppf, lambda x, z: stats.cauchy.logpdf(x)),
+    "half-Cauchy": (stats.halfcauchy.ppf, lambda x, z: stats.halfcauchy.logpdf(x) + np.log(x)),
+    "inverse gamma, 1": (stats.invgamma(1).ppf, lambda x, z: stats.invgamma(1).logpdf(x) + np.log(x)),
+    "log-normal, 3": (lambda u: np.exp(3 * stats.norm.ppf(u)), lambda x, z: stats.norm.logpdf(z)),
+    "exp(t), t of 3": (lambda u: np.exp(stats.t(3).ppf(u)), lambda x, z: stats.t(3).logpdf(np.log(x))),
+}
+"""Quantile functions, and log-densities of x on the line (z is the normal number that x is a quantile of)."""
+
+
+def heavy_tails(sets: int) -> list[tuple[str, ...]]:
+    """Rows: of independent coefficients with tails heavier than normal ones, how many tables have which alarm."""
+    rows = []
+    for number, (name, (quantiles, log_density)) in enumerate(TAILS.items()):
+        counts = dict.fromkeys(("number", "rhat", "stuck", "late", "lasting", "all"), 0)
+        for chains, draws, coefficients in itertools.product((32, 64, 256), (20, 200), (1, 10, 50)):
+            if effective_draws(chains, draws, 0.3) < ESS_LIMIT:
+                continue
+            rng = np.random.default_rng((number, chains, draws, coefficients))
+            for _ in range(sets):
+                normal = autoregressive(rng, chains, draws, coefficients, 0.3)
+                values = quantiles(stats.norm.cdf(normal))
+                found = judged(values, log_density(values, normal).sum(axis=2))
+                counts["number"] += 1
+                counts["rhat"] += not found.agrees
+                counts["stuck"] += bool(found.stuck)
+                counts["late"] += bool(found.late)
+                counts["lasting"] += found.persists
+                counts["all"] += found.converged is False
+        tables = counts.pop("number")
+        rows.append((name, str(tables), *(percent(count / tables) for count in counts.values())))
     return rows
 
 
@@ -185,9 +223,16 @@ def percent(share: float) -> str:
 def main() -> None:
     """Print the tables and make the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tails", action="store_true", help="heavy tails only")
     parser.add_argument("--quick", action="store_true", help="a tenth of the sets, of three at least")
-    scale = 0.1 if parser.parse_args().quick else 1.0
+    arguments = parser.parse_args()
+    scale = 0.1 if arguments.quick else 1.0
     start = time.perf_counter()
+    head = ("coefficients", "number", "R-hat", "stuck", "late", "lasting", "any")
+    print(table(head, heavy_tails(int(np.ceil(scale * 60)))))
+    print()
+    if arguments.tails:
+        return
     rows = false_alarms(scale * 3e5)
     judged_by_rhat = [row for row in rows if row["enough"] and row["moved"]]
     groups = [("400 effective draws or more", judged_by_rhat)]

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import batchnuts
 from batchnuts.autobatch import ops
+from batchnuts.mcmc.diagnostics import diagnose
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.late_chains import beyond_a_gap, late_by_density, late_by_moments
 from batchnuts.mcmc.model import Model
@@ -116,7 +118,22 @@ def test_rare_events_are_no_late_chains(chance: float) -> None:
     """Of quantities that most chains never see move, nothing is said."""
     for seed in range(20):
         draws = (np.random.default_rng(seed).random(size=(2, 64, 100)) < chance) * 1.0
-        assert not late_by_moments(draws.mean(axis=2), draws.var(axis=2), 2).any()
+        assert not np.isfinite(late_by_moments(draws.mean(axis=2), draws.var(axis=2), 2)).any()
+
+
+@pytest.mark.parametrize("tails", [stats.norm(), stats.laplace(), stats.t(3)], ids=lambda law: law.dist.name)
+@pytest.mark.parametrize("apart", [False, True])
+def test_log_densities_tell_a_heavy_tail_from_a_start(tails: Any, apart: bool) -> None:
+    """exp(x) of a heavy tail looks like a start that was far away; of what was drawn there the log-density is low."""
+    found = []
+    for seed in range(10):
+        draws = tails.rvs(size=(64, 40, 3), random_state=np.random.default_rng(seed))
+        draws[7, :4, 0] += 1e5 * apart
+        log_density = tails.logpdf(draws).sum(axis=2)
+        values = draws if apart else np.exp(draws)
+        diagnosed = diagnose(values, ["a", "b", "c"], log_density=log_density, superchain=np.arange(64) // 4)
+        found.append(diagnosed.late)
+    assert found == [(7,) if apart else ()] * 10
 
 
 @pytest.mark.parametrize("chains", [4, 8, 31, 64])

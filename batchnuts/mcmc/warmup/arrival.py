@@ -91,4 +91,4 @@ def _below(moments: Moments, log_density: NDArray[np.floating], nats: float) -> 
 def far_away(moments: Moments) -> NDArray[np.bool_]:
     """[chains]: whose draws of a window are further away than those of all others in some coordinate."""
     mean, variance = moments.mean[:, 1:].T, moments.variance[:, 1:].T
-    return late_by_moments(mean, variance, len(mean))
+    return np.isfinite(late_by_moments(mean, variance, len(mean)))
