@@ -14,6 +14,7 @@ from batchnuts.autobatch.pfor.converters import (
     lengths,
     loops,
     matmul,
+    networks,
     ragged,
     random,
     reductions,
@@ -28,6 +29,7 @@ CONTROL = "pfor/test_control.py"
 LENGTHS = "pfor/test_lengths.py"
 LOOP = "pfor/test_loop.py"
 EFFECTS = "pfor/test_loop_effects.py"
+RANDOM_MERGES = "pfor/test_random_graphs.py::test_random_bodies_of_ops_that_merge_rows"
 OWN_GRADIENT = "pfor/test_applications.py::test_a_gradient_of_its_own_holds_for_a_tape_around_the_loop"
 
 
@@ -97,6 +99,17 @@ def one_draw_for_all(patch: pytest.MonkeyPatch) -> None:
         random.draw,
         "site.emit_rows(_shape_with_rows(site, 0))",
         "[Stacked(site.loop.rows(drawn)) for drawn in site.emit(site.tensor(0))]",
+    )
+
+
+@killed_by("pfor networks", RANDOM_MERGES)
+def a_contrast_of_all_rows(patch: pytest.MonkeyPatch) -> None:
+    """images of one row are a batch with those of the others, of which a contrast takes one mean"""
+    rewrite(
+        patch,
+        networks.colors,
+        "return site.emit_rows(*site.tensors())",
+        'return _as_one_batch(site, (0,)) if "Contrast" in site.op.type else site.emit_rows(*site.tensors())',
     )
 
 

@@ -155,7 +155,7 @@ def replaces_elsewhere(patch: pytest.MonkeyPatch) -> None:
 @killed_by("storage saving", f"{OUTPUT}::test_the_file_has_the_permissions_of_an_ordinary_one")
 def for_the_owner_alone(patch: pytest.MonkeyPatch) -> None:
     """only its owner may read the file"""
-    rewrite(patch, saving._save, "os.fchmod(raw.fileno(), 0o666 & ~mask)", "pass")
+    rewrite(patch, saving._save, "os.fchmod(raw.fileno(), mode_of_new_file(target.parent))", "pass")
 
 
 @killed_by("storage saving", f"{OUTPUT}::test_hdf5_reads_back_what_it_wrote_after_the_disk_filled_up")

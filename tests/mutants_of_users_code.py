@@ -21,6 +21,7 @@ from batchnuts.mcmc.layout import Layout
 MISTAKE = "compiler/test_errors.py::test_names_the_line_and_the_remedy"
 MIXED = "runtime/test_narrowing.py::test_a_variable_that_may_be_pythons_integer_never_wraps_where_python_does_not"
 HIDDEN = "compiler/test_hidden_state.py::test_a_random_number_is_refused_wherever_it_is_reached"
+REACHES = "compiler/test_hidden_state_of_programs.py::test_programs_that_reach_hidden_state_are_refused"
 UNREAD = "compiler/test_language.py::test_a_store_outside_of_an_array_that_is_not_read_is_an_error"
 HIGHER_ORDER = "runtime/test_inside_derivatives.py::test_derivatives_of_higher_order"
 OF_PYTHON = "mcmc/test_starts.py::test_a_function_of_python_that_fails_is_named_with_its_line"
@@ -38,6 +39,36 @@ def results_are_cut_to_the_inferred_type(patch: pytest.MonkeyPatch) -> None:
 def helpers_may_draw_random_numbers(patch: pytest.MonkeyPatch) -> None:
     """only what a batched function itself calls is looked at"""
     patch.setattr(hidden_state.StateFinder, "_in", lambda self, value: iter(()))
+
+
+@killed_by("users helpers", REACHES)
+def helpers_of_helpers_may_draw(patch: pytest.MonkeyPatch) -> None:
+    """only what a helper itself calls is looked at"""
+    rewrite(patch, hidden_state.StateFinder._function, "yield from self._in(value)", "yield from ()")
+
+
+@killed_by("users helpers", REACHES)
+def partials_may_draw(patch: pytest.MonkeyPatch) -> None:
+    """what a partial calls or is given is not looked at"""
+    patch.setattr(hidden_state.StateFinder, "_partial", lambda self, value: iter(()))
+
+
+@killed_by("users helpers", REACHES)
+def objects_by_other_names_may_draw(patch: pytest.MonkeyPatch) -> None:
+    """attributes are followed only where code names the object"""
+    patch.setattr(hidden_state.StateFinder, "_of_names", lambda self: iter(()))
+
+
+@killed_by("users helpers", REACHES)
+def inherited_methods_may_draw(patch: pytest.MonkeyPatch) -> None:
+    """what operators call is looked for in the object's own class"""
+    rewrite(patch, hidden_state.StateFinder._object, "filter(_is_of_user, kind.__mro__)", "(kind,)")
+
+
+@killed_by("users helpers", REACHES)
+def properties_may_draw(patch: pytest.MonkeyPatch) -> None:
+    """a property is a value like others"""
+    patch.setattr(hidden_state, "_of_property", lambda value: value)
 
 
 @killed_by("users helpers", f"{MIXED}[of_one_expression-numpy]")

@@ -200,10 +200,9 @@ class Quantities:
 
     def _keys(self, chain: NDArray[np.int64], draw: NDArray[np.int64]) -> NDArray[np.uint32]:
         """[n, 2]: a key for each of n draws."""
-        numbers, where = np.unique(chain, return_inverse=True)
-        stream = self._stream("posterior")
-        of_chains = np.concatenate([random.lane_keys(stream, 1, first=int(number)) for number in numbers])
-        keys: NDArray[np.uint32] = random.fold_in(of_chains[where], draw)
+        first, last = int(chain.min()), int(chain.max())
+        of_chains = random.lane_keys(self._stream("posterior"), last - first + 1, first=first)  # a call costs most
+        keys: NDArray[np.uint32] = random.fold_in(of_chains[chain - first], draw)
         return keys
 
     def _of_draws(self, rows: NDArray[Any], keys: NDArray[np.uint32]) -> dict[str, Arrays]:

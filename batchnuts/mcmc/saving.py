@@ -212,22 +212,35 @@ def root_attributes(groups: Mapping[str, AnyGroup]) -> dict[str, Any]:
 
 def _write(groups: Mapping[str, AnyGroup], raw: IO[bytes]) -> None:
     import h5netcdf
+    import h5py
 
+    quick = {name: group for name, group in groups.items() if isinstance(group, Group) and plain(group)}
     disk = _Disk(raw)
     try:
         with h5netcdf.File(disk, "w") as file:
-            write_group(file, None, Group.of({}, {}, root_attributes(groups)))
-            for name, group in groups.items():
-                if isinstance(group, Group) and plain(group):
-                    write_group(file, name, group)
-                else:
-                    from xarray.backends import H5NetCDFStore
-
-                    dataset = group.dataset() if isinstance(group, Group) else group
-                    dataset.dump_to_store(H5NetCDFStore(file, group=name, mode="a"))
+            for name, value in root_attributes(groups).items():
+                file.attrs[name] = value
+        if disk.failure is None:
+            axes = 0
+            with h5py.File(disk, "r+") as file:
+                for name, group in quick.items():
+                    axes = write_group(file, name, group, axes)
+        if disk.failure is None and len(quick) < len(groups):
+            _write_by_xarray({name: group for name, group in groups.items() if name not in quick}, disk)
     finally:
         if disk.failure is not None:
             raise disk.failure
+
+
+def _write_by_xarray(groups: Mapping[str, AnyGroup], disk: _Disk) -> None:
+    """Add groups to a file."""
+    import h5netcdf
+    from xarray.backends import H5NetCDFStore
+
+    with h5netcdf.File(disk, "a") as file:
+        for name, group in groups.items():
+            dataset = group.dataset() if isinstance(group, Group) else group
+            dataset.dump_to_store(H5NetCDFStore(file, group=name, mode="a"))
 
 
 class _Disk:

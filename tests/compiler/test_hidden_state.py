@@ -15,30 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 from from_source import load, marked_line
+from generator_of_hidden_state import HEAD, RANDOM, STATE
 
 from batchnuts import BatchnutsError, Model, autobatch, sample_chains
 from batchnuts.autobatch import UnsupportedSyntaxError, ops
-
-RANDOM = "(?s)do not belong to a lane.*draw with autobatch.random"
-TIME = "(?s)is called once, when the program is compiled.*as an argument"
-
-STATE = {
-    "np.random.normal": ("np.random.normal()", RANDOM),
-    "np.random.rand": ("np.random.rand()", RANDOM),
-    "a generator": ("GENERATOR.normal()", RANDOM),
-    "a generator without a seed": ("np.random.default_rng().normal()", RANDOM),
-    "random.random": ("random.random()", RANDOM),
-    "random.gauss": ("random.gauss(0.0, 1.0)", RANDOM),
-    "a generator of Python": ("OF_PYTHON.random()", RANDOM),
-    "secrets": ("secrets.randbelow(9)", RANDOM),
-    "os.urandom": ("os.urandom(1)[0]", RANDOM),
-    "uuid": ("uuid.uuid4().int % 9", RANDOM),
-    "time.time": ("time.time()", TIME),
-    "time.perf_counter_ns": ("time.perf_counter_ns()", TIME),
-    "datetime.now": ("datetime.datetime.now().timestamp()", TIME),
-    "date.today": ("datetime.date.today().day", TIME),
-}
-"""What gives another value each time, and what is said of it."""
 
 REACHED = {
     "directly": "@batch\ndef f(x):\n    return x + HIDDEN  # error\n",
@@ -103,13 +83,6 @@ REACHED = {
     ),
 }
 
-HEAD = """\
-import datetime, functools, os, random, secrets, time, uuid
-from batchnuts.autobatch import primitive
-GENERATOR = np.random.default_rng(0)
-OF_PYTHON = random.Random(0)
-"""
-
 
 def refused(folder: Path, text: str, message: str, backend: str = "numpy") -> None:
     module = load(folder, HEAD + text)
@@ -163,6 +136,21 @@ def f(x):
     refused(tmp_path, given, "`GENERATOR`.*" + RANDOM[4:])
     partial = "def g(g, x):\n    return g.normal() + x\nh = functools.partial(g, GENERATOR)\n"
     refused(tmp_path, partial + "@batch\ndef f(x):\n    return h(x)  # error\n", RANDOM)
+
+
+@pytest.mark.parametrize(
+    ("alias", "call"),
+    [("np.random", "it.normal()"), ("np", "it.random.normal()"), ("GENERATOR", "it.normal()"), ("time", "it.time()")],
+)
+def test_modules_and_generators_by_another_name(alias: str, call: str, tmp_path: Path) -> None:
+    local = f"def h(x):\n    it = {alias}\n    return x + {call}\n@batch\ndef f(x):\n    return h(x)\n"
+    given = (
+        f"def g(it, x):\n    return x + {call}\ndef h(x):\n"
+        f"    return g({alias}, x)\n@batch\ndef f(x):\n    return h(x)\n"
+    )
+    for text in (local, given):
+        with pytest.raises(UnsupportedSyntaxError, match="which reaches it from"):
+            load(tmp_path, HEAD + text).f.run(np.array([1.0, 2.0]), backend="numpy", mode="eager")
 
 
 @pytest.mark.slow
@@ -233,9 +221,38 @@ def shadows(x):
     return (lambda time: time + 1.0)(x)
 
 
+class Noise:
+    """Some methods are of no lane; helpers call the others."""
+
+    shift = 1.0
+
+    def sample(self):
+        return np.random.normal()  # noqa: NPY002
+
+    def of(self, x):
+        return x + self.shift
+
+    def __repr__(self):
+        return f"Noise at {time.time()}"
+
+
+NOISES = {"a": [Noise()], "b": Noise()}
+
+
+def has_other_methods(x):
+    return NOISES["a"][0].of(x)
+
+
+def makes_an_object(x):
+    made = Noise()
+    return made.of(x) if isinstance(made, Noise) else x
+
+
 @pytest.mark.parametrize(
     "helper",
     [
+        has_other_methods,
+        makes_an_object,
         of_a_seed,
         names_alike,
         checks_types,

@@ -99,6 +99,37 @@ def test_a_file_is_that_of_xarray(name: str, tmp_path: Path) -> None:
     assert list(types[0].items()) == list(types[1].items())
 
 
+def test_nothing_is_looked_up_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """h5netcdf looks up some forty paths for each array that it writes: a run's 63 took half a second."""
+    looked_up: list[Any] = []
+    true = h5py.Group.__getitem__
+    monkeypatch.setattr(h5py.Group, "__getitem__", lambda self, name: looked_up.append(name) or true(self, name))
+    arrays = {f"x{k}": (("chain", "draw", "school"), np.ones((2, 3, 2))) for k in range(20)}
+    groups = {name: Group.of(arrays, {"school": ["A", "B"]}, {}) for name in ("posterior", "prior")}
+    save(groups, tmp_path / "a.nc")
+    assert len(looked_up) < 10
+    assert set(xarray.load_dataset(tmp_path / "a.nc", group="prior", engine="h5netcdf").data_vars) == set(arrays)
+
+
+def test_groups_beside_one_that_is_left_to_xarray(tmp_path: Path) -> None:
+    plainly = GROUPS["posterior"]
+    when = Group.of({"x": (("when",), np.arange(1.0))}, {"when": [datetime(2026, 1, 1)]}, {})
+    flagged = Group.of({"x": (("i",), np.ones(2)), "i": (("j",), np.ones(3))}, {}, {})
+    assert not plain(flagged)  # an array with the name of another one's axis
+    groups = {"when": when, "posterior": plainly, "flagged": flagged, "again": plainly}
+    one, other = save(groups, tmp_path / "a.nc"), by_xarray(groups, tmp_path / "b.nc")
+    for name in groups:
+        found, expected = (xarray.load_dataset(path, group=name, engine="h5netcdf") for path in (one, other))
+        xarray.testing.assert_identical(found, expected)
+    with h5py.File(one) as file:
+        numbers = [file[f"{name}/{dim}"].attrs["_Netcdf4Dimid"] for name in groups for dim in found_axes(file[name])]
+    assert len(set(map(int, numbers))) == len(numbers)
+
+
+def found_axes(group: h5py.Group) -> list[str]:
+    return [name for name, thing in group.items() if thing.is_scale]
+
+
 def test_names_of_elements_are_those_of_the_file(tmp_path: Path) -> None:
     days = [datetime(2026, 1, 1), datetime(2026, 1, 2)]
     draws = np.random.default_rng(0).normal(size=(2, 8, 2))

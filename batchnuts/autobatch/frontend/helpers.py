@@ -53,7 +53,12 @@ def _is_users_method(value: Any) -> bool:
 
 def is_users_code(code: types.CodeType) -> bool:
     """Whether code is of no library: not Python's, not installed, not of this package."""
-    return not code.co_filename.startswith(("<frozen", *_FOLDERS))
+    return is_users_file(code.co_filename)
+
+
+def is_users_file(filename: str) -> bool:
+    """Whether a file is of no library."""
+    return not filename.startswith(("<frozen", *_FOLDERS))
 
 
 def is_users_class(kind: type) -> bool:

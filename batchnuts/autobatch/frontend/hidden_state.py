@@ -4,7 +4,9 @@
         return x + np.random.normal()   found here, by the names that its code reads
 
 What code reads is followed by name, through modules, attributes of objects, closures, defaults and imports within a
-function. What is only known when the code runs, and the code of libraries, is not.
+function. Of an object whose name stands alone (in a table, as an argument, made by a call), operators are followed,
+and each attribute whose name code reads of a value that is not known here. The code of libraries, and names that are
+made when it runs (`getattr`), are not.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from batchnuts.autobatch.errors import Source
-from batchnuts.autobatch.frontend.helpers import codes_of, is_plain_object, is_users_class, is_users_code
+from batchnuts.autobatch.frontend.helpers import codes_of, is_users_code, is_users_file
 from batchnuts.autobatch.language.functions import LaneFunction, PrimitiveFunction
 
 _UNKNOWN = object()
@@ -46,6 +48,18 @@ _NOT_OF_CLOCK = {"sleep", "mktime", "strptime", "tzset", "get_clock_info"}
 
 _ENTROPY = (os.urandom, uuid.uuid1, uuid.uuid4, random.SystemRandom)
 _NOW = {"now", "utcnow", "today"}
+
+_MAKING = {"__new__", "__init__", "__post_init__", "__init_subclass__"}
+"""Methods that run when a class is called."""
+_FOR_PEOPLE = {"__repr__", "__str__", "__format__", "__reduce__", "__del__"}
+"""Methods that no arithmetic calls."""
+
+_FIELD = type(inspect.Attribute.kind)
+"""Of the fields of namedtuples, of which that class is one."""
+_GENERATED = "<string>"
+"""The file of what dataclasses and namedtuples make, those of libraries, too: then the class's module counts."""
+_NUMBERS_AND_TEXTS = (int, float, complex, bool, str, bytes, type(None))
+_CONTAINERS = (tuple, list, dict, set, frozenset)
 
 _IMPORTABLE = {"datetime", "numpy", "os", "random", "secrets", "time", "uuid"}
 
@@ -104,13 +118,29 @@ class StateFinder:
         self._kind_of = kind_of
         self._seen: dict[tuple[int, ...], Any] = {}
         """By ids, what was looked at, so that it keeps them."""
+        self._objects: list[Any] = []
+        """Objects, classes and modules whose names stand alone."""
+        self._attributes: dict[str, Callable[[bool], Hidden]] = {}
+        """By name, attributes that code reads of values that are not known."""
 
     def find(self, value: Any, text: str) -> Hidden | None:
         """The first thing that gives another value each time; `text` is what the value is called where it is read."""
         kind = self._kind_of(value)
         if kind is not None:
             return Hidden(text, kind)
-        return next(self._in(value), None)
+        return next(self._in(value), None) or next(self._of_names(), None)
+
+    def _of_names(self) -> Iterator[Hidden]:
+        """What attributes of objects that stand alone lead to, which may name more of both."""
+        tried = 0
+        while tried < len(self._objects) * len(self._attributes):
+            tried = len(self._objects) * len(self._attributes)
+            for value in tuple(self._objects):
+                for name in self._attributes.keys() & _names_of(value):
+                    attribute = _attribute(value, name)
+                    if (kind := self._kind_of(attribute)) is not None:
+                        yield self._attributes[name](kind)
+                    yield from self._in(attribute)
 
     def _is_new(self, *values: Any) -> bool:
         key = tuple(map(id, values))
@@ -120,6 +150,7 @@ class StateFinder:
         """What a value leads to."""
         if isinstance(value, LaneFunction) or not self._is_new(value):
             return
+        kind: Any = type(value)
         if isinstance(value, PrimitiveFunction):
             yield from self._in(value.function)
         elif isinstance(value, types.FunctionType):
@@ -129,22 +160,41 @@ class StateFinder:
             yield from self._method(value.__func__, value.__self__)
         elif type(value) is functools.partial:
             yield from self._partial(value)
+        elif isinstance(value, (property, functools.cached_property)):
+            yield from self._in(_of_property(value))
+        elif isinstance(value, types.ModuleType):
+            self._objects.append(value)
         elif isinstance(value, type):
-            for name in ("__new__", "__init__", "__post_init__"):
-                yield from self._in(vars(value).get(name)) if is_users_class(value) else ()
-        elif type(value) in (tuple, list, dict):
-            for part in value.values() if type(value) is dict else value:
-                yield from self._in(part) if callable(part) else ()
-        elif is_plain_object(value):
-            yield from self._method(getattr(type(value), "__call__", None), value)  # noqa: B004
+            yield from self._object(value, value) if _is_of_user(value) else ()
+        elif isinstance(value, _CONTAINERS):
+            for part in value.values() if isinstance(value, dict) else value:
+                yield from self._in(part) if type(part) not in _NUMBERS_AND_TEXTS else ()
+            yield from self._object(value, kind) if kind not in _CONTAINERS else ()
+        elif _is_of_user(kind):
+            yield from self._object(value, kind)
         elif callable(value):
             for name in ("__wrapped__", "python_function", "pyfunc"):
                 yield from self._in(_attribute_of_instance(value, name))
 
+    def _object(self, value: Any, kind: type) -> Iterator[Hidden]:
+        """An object, or its class, which makes one: what operators call, and attributes by names that are read."""
+        self._objects.append(value)
+        for base in filter(_is_of_user, kind.__mro__):
+            for name, function in vars(base).items():
+                is_operator = name.startswith("__") and name.endswith("__")
+                if is_operator and name not in _FOR_PEOPLE and (value is kind or name not in _MAKING):
+                    yield from self._method(function, value)
+
     def _method(self, function: Any, owner: Any) -> Iterator[Hidden]:
         function = inspect.unwrap(function) if isinstance(function, types.FunctionType) else function
-        if isinstance(function, types.FunctionType) and self._is_new(function, owner):
-            yield from self._function(function, dict.fromkeys(function.__code__.co_varnames[:1], owner))
+        if not isinstance(function, types.FunctionType) or not self._is_new(function, owner):
+            return
+        names = function.__code__.co_names
+        yield from self._function(function, dict.fromkeys(function.__code__.co_varnames[:1], owner))
+        for base in (owner if isinstance(owner, type) else type(owner)).__mro__ if "super" in names else ():
+            for name in names:
+                found = vars(base).get(name)
+                yield from self._method(getattr(found, "__func__", found), owner)
 
     def _partial(self, value: functools.partial[Any]) -> Iterator[Hidden]:
         for part in (*value.args, *value.keywords.values()):
@@ -166,10 +216,19 @@ class StateFinder:
         around = {name: _contents(cell) for name, cell in zip(code.co_freevars, function.__closure__ or ())}
         for inner in codes_of(code):
             for value, text, place, unseeded in _reads(inner, names, {**around, **known}):
+                if value is _UNKNOWN:
+                    self._attributes.setdefault(
+                        text.rpartition(".")[2], _place(text.lstrip("."), function, inner, place)
+                    )
+                    continue
                 kind = True if unseeded and self._kind_of is hidden_state else self._kind_of(value)
                 if kind is not None:
                     yield Hidden(text, kind, function.__name__, _source_of(inner, place))
                 yield from self._in(value)
+
+
+def _place(text: str, function: Any, code: types.CodeType, op: dis.Instruction) -> Callable[[bool], Hidden]:
+    return lambda kind: Hidden(text, kind, function.__name__, _source_of(code, op))
 
 
 def _contents(cell: types.CellType) -> Any:
@@ -193,12 +252,42 @@ def _attribute(value: Any, name: str) -> Any:
         return vars(value).get(name, sys.modules.get(f"{value.__name__}.{name}", _UNKNOWN))
     if isinstance(value, (type, *_GENERATORS)):
         return getattr(value, name, _UNKNOWN)
-    if is_plain_object(value) or type(value).__module__.startswith(f"{_OURS}."):
-        if name in getattr(value, "__dict__", {}):
-            return vars(value)[name]
-        found = getattr(type(value), name, _UNKNOWN)
-        return types.MethodType(found, value) if isinstance(found, types.FunctionType) else _UNKNOWN
-    return _UNKNOWN
+    kind: Any = type(value)
+    of_ours = kind.__module__.startswith(f"{_OURS}.")
+    if value is _UNKNOWN or not (_is_of_user(kind) or isinstance(value, tuple) or of_ours):
+        return _UNKNOWN
+    found = inspect.getattr_static(value, name, _UNKNOWN)
+    if isinstance(found, (types.MemberDescriptorType, _FIELD)):
+        return getattr(value, name, _UNKNOWN)
+    if isinstance(found, (staticmethod, classmethod)):
+        return found.__func__
+    found = _of_property(found)
+    return types.MethodType(found, value) if isinstance(found, types.FunctionType) else found
+
+
+def _of_property(value: Any) -> Any:
+    """The function of a property; any other value as it is."""
+    if isinstance(value, property):
+        return value.fget
+    return value.func if isinstance(value, functools.cached_property) else value
+
+
+@functools.lru_cache(maxsize=512)
+def _is_of_user(kind: Any) -> bool:
+    """Whether objects of a class may have code of the user's, also by a property or inherited."""
+    if kind is types.SimpleNamespace or kind.__module__ == "__main__":
+        return True
+    parts = (part for base in kind.__mro__ for part in vars(base).values())
+    functions = (getattr(_of_property(part), "__func__", _of_property(part)) for part in parts)
+    files = (part.__code__.co_filename for part in functions if isinstance(part, types.FunctionType))
+    made_for = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    return any(is_users_file(made_for if file == _GENERATED else file) for file in files)
+
+
+def _names_of(value: Any) -> set[str]:
+    """Attributes that an object, class or module has itself, or by its class."""
+    kinds = (value if isinstance(value, type) else type(value)).__mro__
+    return {*getattr(value, "__dict__", ()), *(name for kind in kinds for name in vars(kind))}
 
 
 _LOADS_OF_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
@@ -212,6 +301,7 @@ def _reads(
 ) -> Iterator[tuple[Any, str, dis.Instruction, bool]]:
     """What a code object reads by name: value, text, place, and whether it is called for a generator without a seed.
 
+    An attribute of a value that is not known has the value _UNKNOWN.
     known: values of parameters and of variables of the functions around it; those of imports are added.
     """
     builtins = around.get("__builtins__", {})
@@ -221,7 +311,11 @@ def _reads(
     for op in dis.get_instructions(code):
         name = op.argval[-1] if isinstance(op.argval, tuple) and op.opname.startswith("LOAD_FAST") else op.argval
         if op.opname in _ATTRIBUTES:
+            if isinstance(value, types.MethodType) and place is not None:
+                yield value, text, place, False  # a property's
             value, text, place = _attribute(value, name), f"{text}.{name}", op
+            if value is _UNKNOWN:
+                yield value, text, op, False
         if op.opname in (*_ATTRIBUTES, *_BETWEEN):
             continue
         if value is not _UNKNOWN and place is not None:
