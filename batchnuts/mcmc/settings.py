@@ -61,7 +61,7 @@ class WarmupSettings(Settings):
     restart: bool | Literal["auto"] = Field(
         "auto",
         description="whether a chain that is stuck far from all others starts again where another chain is; auto: one "
-        "that cannot be in a mode of its own, because it never moves or its log-density is thousands of nats below",
+        "that cannot be in a mode of any weight, because it never moves or its log-density is too far below",
     )
 
     @model_validator(mode="before")

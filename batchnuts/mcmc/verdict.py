@@ -73,6 +73,8 @@ class Check:
     min_ess: float
     divergences: int
     advice: tuple[str, ...]
+    restarted: str = ""
+    """The numbers of chains that started again in warmup."""
 
     def __str__(self) -> str:
         head = "OK" if self.ok else "NOT OK"
@@ -86,7 +88,12 @@ class Check:
 
     def lines(self) -> str:
         """What was found, one line each, and then the advice."""
-        return "\n".join([self.diagnostics.verdict(), *(f"-> {line}" for line in self.advice)])
+        lines = [self.diagnostics.verdict(), *(f"-> {line}" for line in self.advice)]
+        if self.restarted:
+            many = "chains" if "," in self.restarted else "chain"
+            where = "where no mode of any weight can be"
+            lines.insert(1, f"In warmup {many} {self.restarted} started again near others, from {where}.")
+        return "\n".join(lines)
 
 
 def check(result: Any) -> Check:
@@ -208,6 +215,8 @@ class RunMade:
     """The settings `sampler.until` of a run that they ended."""
     starts_not_numbers: int = 0
     """Of the starts that were proposed first, those at which the log-density is not a number."""
+    restarted: str = ""
+    """The numbers of chains that started again in warmup."""
 
 
 def made_by(attributes: Mapping[Any, Any]) -> RunMade:
@@ -225,6 +234,7 @@ def made_by(attributes: Mapping[Any, Any]) -> RunMade:
         attributes.get("dtype"),
         until if isinstance(until, Mapping) else None,
         int(attributes.get("starts_not_numbers", 0)),
+        str(attributes.get("restarted_chains", "")),
     )
 
 
@@ -247,6 +257,7 @@ def judge(found: Diagnostics, made: RunMade | None = None) -> Check:
         min_ess=lowest,
         divergences=found.divergences,
         advice=tuple(_advice(found, made, lowest)),
+        restarted=made.restarted,
     )
 
 

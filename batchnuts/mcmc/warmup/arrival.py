@@ -22,7 +22,7 @@ mode of any weight: that would have to be exp(5) times as wide in every directio
 
 DEEP = 50.0
 """The same, where a mode in which chains move would hold exp(-DEEP) of what the highest one holds if it was exp(EACH)
-times as wide in every direction: chains so low go on warming up, as long as that may take."""
+times as wide in every direction: chains so low go on warming up, or start again."""
 
 STILL = 1e-4
 """Standard deviations of all chains that one at least moves in some coordinate, if it moves."""

@@ -60,6 +60,8 @@ class Pooled:
     """[chains]: see arrival.py."""
     late: NDArray[np.bool_]
     """[chains]: which have not arrived, and do not stay where they are."""
+    low: NDArray[np.bool_]
+    """[chains]: which are so low that nothing that matters can be there, and came no nearer in the window."""
     far: NDArray[np.bool_]
     """[chains]: which are further away than all others in some coordinate, on their way or in a mode of their own."""
     restarted: NDArray[np.bool_]
@@ -158,7 +160,8 @@ def _until_agreed(run: Run, runner: Runner, place: InWarmup) -> tuple[ChainState
 def _until_arrived(run: Run, runner: Runner, place: InWarmup, first: int, most: int) -> InWarmup:
     """Windows from number `first` on while chains are on their way or have just started again, each longer than the one
     before; FEWEST_MORE of them, and more as long as chains have made fewer than `most` transitions. Chains that are
-    far, but no lower than others, are not waited for any longer than that: they may be in a mode of their own."""
+    far, but no lower than others, are not waited for any longer than that: they may be in a mode of their own. Those
+    that are too low for any mode, and have waited FEWEST_MORE windows, start again where that is allowed."""
     settling = settling_window(run.sampler.chain_count)
     longest = max((window.transitions for window in run.windows), default=0)
     while (before := place.before) is not None and (number := place.window - first) < MOST_MORE:
@@ -169,7 +172,8 @@ def _until_arrived(run: Run, runner: Runner, place: InWarmup, first: int, most: 
         enough = before.states.transitions_done + transitions > most
         if enough and not few and not before.restarted.any():
             break
-        pooled, _ = _window(run, runner, place, replace(settling, transitions=transitions), 0)
+        waited = number >= FEWEST_MORE - 1
+        pooled, _ = _window(run, runner, place, replace(settling, transitions=transitions), 0, waited)
         place = place.after(pooled, place.window + 1)
     return place
 
@@ -183,10 +187,15 @@ def _report(place: InWarmup, reason: str, agreed: bool | None = None) -> WarmupR
     )
 
 
-def _window(run: Run, runner: Runner, place: InWarmup, window: Window, total: int) -> tuple[Pooled, tuple[str, ...]]:
-    """One window: adapt in every chain, then pool. And in what it differs from the one before."""
+def _window(
+    run: Run, runner: Runner, place: InWarmup, window: Window, total: int, waited: bool = False
+) -> tuple[Pooled, tuple[str, ...]]:
+    """One window: adapt in every chain, then pool. And in what it differs from the one before.
+
+    waited: chains that are too low for any mode have been waited for.
+    """
     reduced = _made(run, runner, place, window, total)
-    return run.timed("warmup", lambda: _pooled(run, place, reduced, window))
+    return run.timed("warmup", lambda: _pooled(run, place, reduced, window, waited))
 
 
 def _made(run: Run, runner: Runner, place: InWarmup, window: Window, total: int) -> ReducedWindow:
@@ -209,11 +218,13 @@ def _made(run: Run, runner: Runner, place: InWarmup, window: Window, total: int)
     return run.timed("warmup", lambda: run.reduced(runner, result, states, reduction))
 
 
-def _pooled(run: Run, place: InWarmup, reduced: ReducedWindow, window: Window) -> tuple[Pooled, tuple[str, ...]]:
+def _pooled(
+    run: Run, place: InWarmup, reduced: ReducedWindow, window: Window, waited: bool
+) -> tuple[Pooled, tuple[str, ...]]:
     now = _with_step_sizes(run, place.states, reduced, window)
     # outliers that come no nearer are where they want to be, and are not waited for, unless nothing can be there
-    coming = _coming(place.states, now) | deep(now.moments, now.states.log_density)
-    now = replace(now, late=now.late & (~now.outliers | coming))
+    coming, low = _coming(place.states, now), deep(now.moments, now.states.log_density)
+    now = replace(now, late=now.late & (~now.outliers | coming | low), low=now.outliers & low & ~coming)
     if window.estimates_metric and run.sampler.metric != "unit":
         now = _with_metric(run, now, _estimated(run, now, reduced))
     missing = place.missing
@@ -221,7 +232,7 @@ def _pooled(run: Run, place: InWarmup, reduced: ReducedWindow, window: Window) -
         missing = _compare(run, place.before, now).missing()
     if missing:  # else the step size that the window came to is the one that agrees
         now = _with_search(run, place.states.metric, now, window)
-    return _restarted(run, place.before, now), missing
+    return _restarted(run, place.before, now, waited), missing
 
 
 def _with_step_sizes(run: Run, before: ChainStates, reduced: ReducedWindow, window: Window) -> Pooled:
@@ -241,7 +252,8 @@ def _with_step_sizes(run: Run, before: ChainStates, reduced: ReducedWindow, wind
         step_size = pooled_step_sizes(reduced.log_step, run.group, counts)
         states = replace(states, step_size=step_size)
     below, far = late(moments, reduced.log_density), far_away(moments)
-    return Pooled(states, moments, counts, outliers, nowhere, below, far, np.zeros_like(outliers))
+    none = np.zeros_like(outliers)
+    return Pooled(states, moments, counts, outliers, nowhere, below, low=none, far=far, restarted=none)
 
 
 def _estimated(run: Run, now: Pooled, reduced: ReducedWindow) -> MetricParameters:
@@ -267,15 +279,16 @@ def _with_search(run: Run, before: MetricParameters, now: Pooled, window: Window
     return replace(now, states=run.with_found_step_size(now.states)) if large or not window.compared else now
 
 
-def _restarted(run: Run, before: Pooled | None, now: Pooled) -> Pooled:
+def _restarted(run: Run, before: Pooled | None, now: Pooled, waited: bool) -> Pooled:
     """Where that is allowed, each outlier near the position of another chain, drawn at random.
 
-    With `restart: auto` those that were implausible before this window too, and have not come half of the way up.
+    With `restart: auto` those that were implausible before this window too, and have not come half of the way up; once
+    chains have been waited for also those that are too low for any mode, whether they move or not.
     """
     states, counts = now.states, now.counts
     restarted = now.outliers if run.sampler.warmup.restart else np.zeros_like(now.outliers)
     if run.sampler.warmup.restart == "auto":
-        restarted = _nowhere_for_long(before, now)
+        restarted = _nowhere_for_long(before, now) | (now.low & waited)
     if not (restarted.any() and counts.any()):
         return now
     rng = np.random.default_rng((run.sampler.seed, states.transitions_done))
@@ -345,7 +358,7 @@ def _check_tuning(run: Run, runner: Runner, place: InWarmup, tuning: Tuning) -> 
             found += (f"{coming} chain{' has' if coming == 1 else 's have'} not arrived where the others are",)
         if found and metric is not states.metric:
             now = _with_search(run, states.metric, _with_metric(run, now, metric), window)
-        return _restarted(run, None, now), found
+        return _restarted(run, None, now, waited=False), found
 
     return run.timed("warmup", judged)
 
