@@ -45,12 +45,13 @@ __all__ = [
 
 if TYPE_CHECKING:
     from batchnuts import autobatch, densities
+    from batchnuts.api.sampling import sample_chains
     from batchnuts.autobatch import BatchnutsError
     from batchnuts.autobatch.machine import use_own_threads
+    from batchnuts.mcmc.diagnostics.verdict import check
     from batchnuts.mcmc.execution.program_cache import keep_programs
-    from batchnuts.mcmc.model import Model
-    from batchnuts.mcmc.opened_run import open_run
-    from batchnuts.mcmc.parameters import (
+    from batchnuts.mcmc.model.model import Model
+    from batchnuts.mcmc.model.parameters import (
         bijector,
         correlation_cholesky,
         covariance_cholesky,
@@ -65,19 +66,18 @@ if TYPE_CHECKING:
         unit_vector,
         upper,
     )
-    from batchnuts.mcmc.sampling import sample_chains
-    from batchnuts.mcmc.verdict import check
+    from batchnuts.mcmc.output.opened_run import open_run
 
 _MODULES = {
     "BatchnutsError": "autobatch",
-    "sample_chains": "mcmc.sampling",
-    "check": "mcmc.verdict",
-    "open_run": "mcmc.opened_run",
+    "sample_chains": "api.sampling",
+    "check": "mcmc.diagnostics.verdict",
+    "open_run": "mcmc.output.opened_run",
     "keep_programs": "mcmc.execution.program_cache",
     "use_own_threads": "autobatch.machine",
-    "Model": "mcmc.model",
+    "Model": "mcmc.model.model",
 }
-"""Where a name is; those of supports are in mcmc/parameters.py."""
+"""Where a name is; those of supports are in mcmc/model/parameters.py."""
 
 
 def __getattr__(name: str) -> Any:
@@ -85,7 +85,7 @@ def __getattr__(name: str) -> Any:
     if name in ("autobatch", "densities"):
         return importlib.import_module(f"batchnuts.{name}")
     if name in __all__ and name != "__version__":
-        return getattr(importlib.import_module(f"batchnuts.{_MODULES.get(name, 'mcmc.parameters')}"), name)
+        return getattr(importlib.import_module(f"batchnuts.{_MODULES.get(name, 'mcmc.model.parameters')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

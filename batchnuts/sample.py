@@ -19,9 +19,9 @@ from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchnuts.after_run import keep_for_reports, write_report
-from batchnuts.ending import Ending, open_closed_streams
-from batchnuts.stopping import StopSignals, say
+from batchnuts.cli.after_run import keep_for_reports, write_report
+from batchnuts.cli.ending import Ending, open_closed_streams
+from batchnuts.process.signals import StopSignals, say
 
 FEWER_COLLECTIONS = (50_000, 20, 100)
 """Thresholds of Python's garbage collector. Imports and traces make a million objects that stay; by its own thresholds
@@ -33,11 +33,11 @@ many small ones to all cores and waits for them busily, while our threads have t
 packaged Gaussian process. OpenBLAS reads it when it is loaded, with NumPy."""
 
 if TYPE_CHECKING:
-    from batchnuts.config import RunConfig
+    from batchnuts.cli.config import RunConfig
+    from batchnuts.files.groups import AnyGroup
+    from batchnuts.files.url import OutputLocation
     from batchnuts.mcmc.checkpoint.saved_run import SavedRun
-    from batchnuts.mcmc.groups import AnyGroup
-    from batchnuts.mcmc.lengthen import EndedRun
-    from batchnuts.mcmc.url import OutputLocation
+    from batchnuts.mcmc.run.lengthen import EndedRun
     from batchnuts.progress.views import View
 
 
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None, stop: StopSignals | None = None) -> 
 
 
 def _main(argv: Sequence[str] | None, stop: StopSignals, ending: Ending) -> int:
-    from batchnuts.arguments import parsed
+    from batchnuts.cli.arguments import parsed
 
     arguments, further = parsed(argv)
     if not arguments.json:
@@ -95,9 +95,9 @@ def _main(argv: Sequence[str] | None, stop: StopSignals, ending: Ending) -> int:
 
 def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: Ending, further: int) -> int:
     from batchnuts.autobatch import BatchnutsError
-    from batchnuts.before_run import dry_run
-    from batchnuts.config import ConfigError, load_config
-    from batchnuts.output_path import OutputRefused, path_of_new_run
+    from batchnuts.cli.before_run import dry_run
+    from batchnuts.cli.config import ConfigError, load_config
+    from batchnuts.cli.output_path import OutputRefused, path_of_new_run
     from batchnuts.settings.schema import SettingsError
 
     try:
@@ -122,7 +122,7 @@ def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: En
         ending.say(str(error))
         return 1
     except SystemExit as error:  # of the user's code, or of a library, where nothing else has found it
-        from batchnuts.mcmc.check_model import users_place
+        from batchnuts.mcmc.model.check_model import users_place
 
         ending.say(f"the run was ended by SystemExit: {error}{users_place(error)}; nothing of it may end the program.")
         return 1
@@ -136,7 +136,7 @@ def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: En
 
 def _output_of(text: str) -> OutputLocation:
     """The absolute path of a run's output, or its URL."""
-    from batchnuts.mcmc.url import location_of
+    from batchnuts.files.url import location_of
 
     location = location_of(text)
     return location.resolve() if isinstance(location, Path) else location
@@ -146,12 +146,12 @@ def _lengthen(
     location: OutputLocation, stop: StopSignals, ending: Ending, arguments: argparse.Namespace, further: int
 ) -> int:
     """Make a run longer that has ended: its output is replaced once it has all draws."""
-    from batchnuts.config import config_of
+    from batchnuts.cli.config import config_of
+    from batchnuts.cli.output_path import checked_path
+    from batchnuts.files.saving import OutputError
+    from batchnuts.files.url import folder_of
     from batchnuts.mcmc.checkpoint.keeper import NAME
-    from batchnuts.mcmc.lengthen import ended_run
-    from batchnuts.mcmc.saving import OutputError
-    from batchnuts.mcmc.url import folder_of
-    from batchnuts.output_path import checked_path
+    from batchnuts.mcmc.run.lengthen import ended_run
 
     if (folder_of(location) / NAME).exists():
         raise OutputError(f"The run in {location} has not ended. Go on with --resume {location} first.")
@@ -168,13 +168,13 @@ def _lengthen(
 
 def _resume(location: OutputLocation, stop: StopSignals, ending: Ending, arguments: argparse.Namespace) -> int:
     """Go on with the run whose output has this path."""
-    from batchnuts.config import config_of
+    from batchnuts.cli.config import config_of
+    from batchnuts.cli.output_path import checked_path
+    from batchnuts.cli.resume import saved_run_of
+    from batchnuts.files.url import folder_of
     from batchnuts.mcmc.checkpoint.keeper import NAME, Keeper
-    from batchnuts.mcmc.resume import saved_run_of
+    from batchnuts.mcmc.storage.stored_run import is_complete, is_interrupted
     from batchnuts.mcmc.storage.url_place import place_of
-    from batchnuts.mcmc.stored_run import is_complete, is_interrupted
-    from batchnuts.mcmc.url import folder_of
-    from batchnuts.output_path import checked_path
 
     saved = saved_run_of(location)
     if is_complete(location, saved.config):  # it was killed after it had written its output
@@ -207,18 +207,18 @@ def _run(
 
     saved: a checkpoint to go on from. ended: a run that is made longer.
     """
-    from batchnuts.before_run import decided, forecast_of
-    from batchnuts.config import build_model, named_again
-    from batchnuts.first_imports import import_first
-    from batchnuts.mcmc.draws import Progress
-    from batchnuts.mcmc.freed_memory import give_back_freed
-    from batchnuts.mcmc.groups import datasets_of
-    from batchnuts.mcmc.memory import available_memory
-    from batchnuts.mcmc.output import to_groups
-    from batchnuts.mcmc.saving import root_attributes, short_bytes
-    from batchnuts.mcmc.streaming import ZarrRun
-    from batchnuts.mcmc.summarizing import SummaryRun
-    from batchnuts.output_path import path_of_new_run, require_space
+    from batchnuts.cli.before_run import decided, forecast_of
+    from batchnuts.cli.config import build_model, named_again
+    from batchnuts.cli.first_imports import import_first
+    from batchnuts.cli.output_path import path_of_new_run, require_space
+    from batchnuts.files.groups import datasets_of
+    from batchnuts.files.saving import root_attributes, short_bytes
+    from batchnuts.mcmc.output.datasets import to_groups
+    from batchnuts.mcmc.output.streaming import ZarrRun
+    from batchnuts.mcmc.output.summarizing import SummaryRun
+    from batchnuts.mcmc.storage.draws import Progress
+    from batchnuts.process.freed_memory import give_back_freed
+    from batchnuts.process.memory import available_memory
     from batchnuts.progress.views import phase
 
     view = _view(ending, quiet)
@@ -240,9 +240,10 @@ def _run(
                 f"warning: the run takes about {short_bytes(expected.peak)} of memory, and {short_bytes(free)} are "
                 "available now. End other programs, or lower sampler.draws."
             )
+        from batchnuts.cluster.execution import execution_of
+        from batchnuts.files.url import folder_of
         from batchnuts.mcmc.checkpoint.keeper import BLOCKS, Keeper
-        from batchnuts.mcmc.sampling import run_chains
-        from batchnuts.mcmc.url import folder_of
+        from batchnuts.mcmc.run.sampling import run_chains
 
         keeper = None
         if config.output.checkpoint_seconds is not None and ended is None:
@@ -254,7 +255,7 @@ def _run(
             place, earlier = (location, 0) if ended is None else (ended.further, ended.draws)
             kind = ZarrRun
             if config.execution.cluster is not None:
-                from batchnuts.mcmc.cluster.direct import DirectZarrRun as kind
+                from batchnuts.cluster.direct import DirectZarrRun as kind
             stream = kind(
                 place, model, content, config.resolved(), replace=force, resumed=saved is not None, earlier=earlier
             )
@@ -277,6 +278,7 @@ def _run(
                     stream=stream,
                     keeper=keeper,
                     ended=None if ended is None else ended.saved,
+                    where=execution_of,
                 )
         except Exception as error:
             failure = error
@@ -305,7 +307,7 @@ def _run(
             try:
                 groups = stream.finish(draws, keep=draws.interrupted and bool(how_to_go_on))
                 if ended is not None:
-                    from batchnuts.mcmc.lengthen import replace_store
+                    from batchnuts.mcmc.run.lengthen import replace_store
 
                     groups = replace_store(ended)
             except KeyboardInterrupt:
@@ -314,7 +316,7 @@ def _run(
         else:
             groups = to_groups(draws, model, config.resolved(), content=content, between=_unless_stopped(stop, advance))
             if ended is not None:
-                from batchnuts.mcmc.lengthen import joined
+                from batchnuts.mcmc.run.lengthen import joined
 
                 groups = joined(ended, datasets_of(groups))
         if config.output.format == "zarr":
@@ -350,7 +352,15 @@ def _run(
         else:
             from batchnuts.report import print_report
 
-            found = print_report(draws, groups, config, location, saving, view)
+            found = print_report(
+                draws,
+                groups,
+                location,
+                saving,
+                view,
+                rows=config.output.summary_rows,
+                kept=config.output.draws,
+            )
             sys.stdout.flush()
         if found is not None and config.output.draws and config.output.format == "zarr":
             keep_for_reports(found, location)
@@ -402,7 +412,7 @@ def _warnings_reported() -> Iterator[None]:
 
 def _unless_stopped(stop: StopSignals, advance: Callable[[float], None]) -> Callable[[float], None]:
     """Reports how much is computed of what the model makes of its draws; a signal from now on ends that alone."""
-    from batchnuts.mcmc.quantities import LeftOutError
+    from batchnuts.mcmc.model.quantities import LeftOutError
 
     before = stop.count
 
@@ -417,7 +427,7 @@ def _unless_stopped(stop: StopSignals, advance: Callable[[float], None]) -> Call
 def _save(groups: Mapping[str, AnyGroup], location: Path, force: bool, before_asking: Callable[[], None]) -> Path:
     """Save the draws, and give the file's path; if no folder can be written and stdin is a terminal, ask for another
     path."""
-    from batchnuts.mcmc.saving import NotSaved, save
+    from batchnuts.files.saving import NotSaved, save
 
     try:
         return save(groups, location, force=force)

@@ -23,9 +23,9 @@ from batchnuts.autobatch import ops, random
 from batchnuts.autobatch.api import as_type
 from batchnuts.autobatch.backends.numpy import NumpyBackend
 from batchnuts.autobatch.ir.program import TensorType
-from batchnuts.mcmc.chain_program import make_chain
-from batchnuts.mcmc.nuts import NutsOptions, make_nuts
-from batchnuts.mcmc.step_size import start
+from batchnuts.mcmc.kernel.chain_program import make_chain
+from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
+from batchnuts.mcmc.kernel.step_size import start
 
 IMAGES = Path(__file__).parent / "images"
 WIDTH = 7.2

@@ -23,10 +23,10 @@ from unittest import mock
 import numpy as np
 from pydantic import Field, model_validator
 
-from batchnuts.config import build_model, check_packaged_model
+from batchnuts.cli.config import build_model, check_packaged_model
 from batchnuts.experiments.harness.config import check_increasing, dump_sections, read_layers
-from batchnuts.mcmc.draws import draw_bytes
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings, split_settings
+from batchnuts.mcmc.storage.draws import draw_bytes
 from batchnuts.models.registry import ModelOptions
 from batchnuts.settings.schema import Settings, SettingsError
 from batchnuts.settings.yaml import ConfigError, check_section, to_yaml
@@ -151,10 +151,10 @@ def _settings_of(run: RunOptions, address: str | None) -> tuple[SamplerSettings,
 
 def one_run(model: Any, run: RunOptions, workers: int) -> Costs:
     """On threads (0), or on so many workers."""
-    from batchnuts.mcmc.cluster import running_stretch
-    from batchnuts.mcmc.cluster.connect import connected
-    from batchnuts.mcmc.settings import ClusterSettings
-    from batchnuts.stopping import StopSignals
+    from batchnuts.cluster import running_stretch
+    from batchnuts.cluster.connect import connected
+    from batchnuts.mcmc.settings.run_settings import ClusterSettings
+    from batchnuts.process.signals import StopSignals
 
     if not workers:
         return _measured(model, run, None, None)
@@ -164,7 +164,7 @@ def one_run(model: Any, run: RunOptions, workers: int) -> Costs:
 
 
 def _measured(model: Any, run: RunOptions, address: str | None, client: Any) -> Costs:
-    from batchnuts.mcmc.sampling import run_chains
+    from batchnuts.mcmc.run.sampling import run_chains
 
     costs = Costs()
 
@@ -190,7 +190,7 @@ def _measured(model: Any, run: RunOptions, address: str | None, client: Any) -> 
 @contextmanager
 def _counted(costs: Costs) -> Iterator[None]:
     """What comes back from tasks is counted."""
-    from batchnuts.mcmc.cluster.running_stretch import RunningStretch
+    from batchnuts.cluster.running_stretch import RunningStretch
 
     take, add = RunningStretch.take, RunningStretch._add
 
@@ -230,8 +230,8 @@ def row_of(place: int, found: Sequence[Costs], run: RunOptions) -> str:
 
 def calculation(costs: Costs, run: RunOptions, plan: PlanOptions, *, draw: int) -> Iterator[str]:
     """The plan for many machines, line by line, from what one run cost. draw: bytes of one draw of a chain."""
-    from batchnuts.mcmc.cluster.groups import sizes_of
-    from batchnuts.mcmc.cluster.running_stretch import REPORTS, SAVE, SEGMENT, STATE_RATE
+    from batchnuts.cluster.groups import sizes_of
+    from batchnuts.cluster.running_stretch import REPORTS, SAVE, SEGMENT, STATE_RATE
     from batchnuts.mcmc.storage.streamed import BLOCK_BYTES
 
     threads = plan.machines * plan.threads

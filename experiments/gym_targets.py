@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def row(make: Callable[[], Any]) -> list[str]:
     """What is printed of a target, after its name."""
-    from batchnuts.mcmc.model import Model
-    from batchnuts.mcmc.sampling import sample_chains
+    from batchnuts.api.sampling import sample_chains
+    from batchnuts.mcmc.model.model import Model
 
     target = make()
     model = Model.from_inference_gym(target)

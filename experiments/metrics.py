@@ -71,9 +71,9 @@ def build(name: str) -> Any:
 
 def cell(model: Any, metric: str, seeds: int, **settings: int) -> str:
     """The median over seeds of the gradients for an effective draw; with the share of divergences, if there are any."""
-    from batchnuts.mcmc.diagnostics import bulk_ess
-    from batchnuts.mcmc.sampling import run_chains
-    from batchnuts.mcmc.settings import split_settings
+    from batchnuts.mcmc.diagnostics.diagnose import bulk_ess
+    from batchnuts.mcmc.run.sampling import run_chains
+    from batchnuts.mcmc.settings.run_settings import split_settings
 
     costs, divergences = [], []
     kind = "diag" if metric in DIAGONAL else metric
@@ -101,14 +101,14 @@ def variance_estimate(kind: str, positions: NDArray[Any], gradients: NDArray[Any
 
 def fisher_estimate(kind: str, positions: NDArray[Any], gradients: NDArray[Any], rank: int) -> Any:
     """sqrt(var x / var g), shrunk where draws are few."""
-    from batchnuts.mcmc.metric_estimates import fisher_diagonal
+    from batchnuts.mcmc.kernel.metric_estimates import fisher_diagonal
 
     centred = (draws - draws.mean(axis=0) for draws in (positions.astype(np.float64), gradients.astype(np.float64)))
     return _diagonal_metric(fisher_diagonal(*centred))
 
 
 def _diagonal_metric(inverse_mass: NDArray[np.float64]) -> Any:
-    from batchnuts.mcmc.metric_estimates import MetricParameters
+    from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
 
     return MetricParameters("diag", inverse_mass, np.zeros((len(inverse_mass), 0)), np.zeros(0))
 

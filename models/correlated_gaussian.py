@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from batchnuts.autobatch import ops
-from batchnuts.mcmc.model import DType, Model, Variable
+from batchnuts.mcmc.model.model import DType, Model, Variable
 from batchnuts.settings.schema import Settings
 
 _USED_BY = {

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
 
 from batchnuts.autobatch import ops
-from batchnuts.mcmc.memory import machine_memory
-from batchnuts.mcmc.model import DType, Model, Variable
-from batchnuts.mcmc.settings import MOST_NUMBERS
+from batchnuts.mcmc.model.model import DType, Model, Variable
+from batchnuts.mcmc.settings.run_settings import MOST_NUMBERS
 from batchnuts.models.tables import existing_file, read_labelled
+from batchnuts.process.memory import machine_memory
 from batchnuts.settings.schema import Settings
 
 

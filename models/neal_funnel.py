@@ -13,8 +13,8 @@ import numpy as np
 from pydantic import Field
 
 from batchnuts.autobatch import ops
-from batchnuts.mcmc.model import DType, Model, Variable
-from batchnuts.mcmc.settings import MOST_NUMBERS
+from batchnuts.mcmc.model.model import DType, Model, Variable
+from batchnuts.mcmc.settings.run_settings import MOST_NUMBERS
 from batchnuts.settings.schema import Settings
 
 

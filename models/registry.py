@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.model.model import Model
 from batchnuts.models.correlated_gaussian import CorrelatedGaussianOptions, build_correlated_gaussian
 from batchnuts.models.eight_schools import EightSchoolsOptions, build_eight_schools
 from batchnuts.models.gaussian_process import GaussianProcessOptions, build_gaussian_process

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from batchnuts import Model
-from batchnuts.config import load_config
-from batchnuts.mcmc.engine import default_engine
+from batchnuts.cli.config import load_config
+from batchnuts.mcmc.model.library_choice import default_engine
 
 
 def on_jax(model: Model, function: Any, *inputs: Any) -> Any:

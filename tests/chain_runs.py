@@ -10,12 +10,12 @@ import pytest
 from mcmc_models import quartic, quartic_alone
 
 from batchnuts.autobatch import random
-from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, make_chain
 from batchnuts.mcmc.execution import chunk
 from batchnuts.mcmc.execution.chunk_runner import make_runner
-from batchnuts.mcmc.nuts import NutsOptions, make_nuts
-from batchnuts.mcmc.settings import ExecutionSettings
-from batchnuts.mcmc.step_size import start_adaptation
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, make_chain
+from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
+from batchnuts.mcmc.kernel.step_size import start_adaptation
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
 LANES, CAPACITY = 5, 12
 

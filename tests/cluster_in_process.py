@@ -20,12 +20,12 @@ import numpy as np
 import pytest
 from mcmc_models import gaussian
 
-from batchnuts.mcmc.cluster import connect, segment, session
-from batchnuts.mcmc.cluster.errors import ClusterError
-from batchnuts.mcmc.draws import Draws, Progress
+from batchnuts.cluster import connect, segment, session
+from batchnuts.cluster.errors import ClusterError
 from batchnuts.mcmc.execution.program_cache import Programs
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import split_settings
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import split_settings
+from batchnuts.mcmc.storage.draws import Draws, Progress
 
 WORKERS = ("tcp://a:1", "tcp://b:1")
 

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from batchnuts.mcmc.engine import choose_engine
-from batchnuts.mcmc.hamiltonian import value_and_gradient
-from batchnuts.mcmc.initialization import make_proposals
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, WarmupSettings
-from batchnuts.mcmc.starts import check_at_starts, find_starts, make_evaluate
+from batchnuts.mcmc.execution.evaluation import make_evaluate
+from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
+from batchnuts.mcmc.model.library_choice import choose_engine
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings, WarmupSettings
+from batchnuts.mcmc.starts.find_starts import check_at_starts, find_starts
+from batchnuts.mcmc.starts.initialization import make_proposals
 
 NUMPY = ExecutionSettings(backend="numpy")
 

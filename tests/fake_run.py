@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from batchnuts.mcmc.draws import Arrangement, Draws, Progress, WarmupReport
-from batchnuts.mcmc.history import History
-from batchnuts.mcmc.metric_estimates import unit_metric
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.kernel.metric_estimates import unit_metric
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.storage.draws import Arrangement, Draws, Progress, WarmupReport
+from batchnuts.mcmc.storage.history import History
 
 
 def make_draws(

@@ -28,7 +28,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as `program` does: it woul
 from batchnuts import sample
 
 if TYPE_CHECKING:
-    from batchnuts.mcmc.draws import Progress
+    from batchnuts.mcmc.storage.draws import Progress
 
 TESTS = Path(__file__).parent
 OF_RUNS = (
@@ -38,14 +38,14 @@ OF_RUNS = (
     "h5netcdf",
     "xarray",
     "zarr",
-    "batchnuts.config",
+    "batchnuts.cli.config",
     "batchnuts.autobatch.backends.jax.backend",
-    "batchnuts.mcmc.sampling",
-    "batchnuts.mcmc.resume",
-    "batchnuts.mcmc.lengthen",
-    "batchnuts.mcmc.output",
-    "batchnuts.mcmc.streaming",
-    "batchnuts.mcmc.summarizing",
+    "batchnuts.mcmc.run.sampling",
+    "batchnuts.cli.resume",
+    "batchnuts.mcmc.run.lengthen",
+    "batchnuts.mcmc.output.datasets",
+    "batchnuts.mcmc.output.streaming",
+    "batchnuts.mcmc.output.summarizing",
     "batchnuts.progress.views",
     "batchnuts.report",
 )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from batchnuts.autobatch import ops, primitive
-from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.model.model import Model
 from batchnuts.models.correlated_gaussian import (
     CorrelatedGaussianOptions,
     build_correlated_gaussian,

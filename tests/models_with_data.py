@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from batchnuts.autobatch import Shared, ops, primitive
-from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.model.model import Model
 
 GRID = np.linspace(-12.0, 12.0, 1201)
 """Of the logarithm of the scale."""

@@ -10,7 +10,7 @@ import pytest
 from mutants import around, killed_by, rewrite
 
 from batchnuts.autobatch.machine import LaneProgram, Machine
-from batchnuts.mcmc.cluster import recent, segment
+from batchnuts.cluster import recent, segment
 from batchnuts.mcmc.execution import attempt, chunk, chunk_plan, saved_stretch
 from batchnuts.mcmc.execution.attempt import Bracket
 from batchnuts.mcmc.execution.chain_machine import ChainMachine

@@ -7,12 +7,14 @@ from mutants import killed_by, rewrite
 
 from batchnuts.autobatch.backends.tensorflow.packing import PackedFunction
 from batchnuts.autobatch.language.libraries import tensorflow_graphs, tensorflow_identity
-from batchnuts.mcmc import kept_diagnostics, output, saving
-from batchnuts.mcmc.chain_means import ChainMeans
-from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.draws import Draws
+from batchnuts.files import saving
+from batchnuts.mcmc.diagnostics import kept_diagnostics
 from batchnuts.mcmc.execution.chunk import Kept
-from batchnuts.mcmc.layout import Layout
+from batchnuts.mcmc.model.content import Content
+from batchnuts.mcmc.output import datasets as output
+from batchnuts.mcmc.statistics.chain_means import ChainMeans
+from batchnuts.mcmc.storage.draws import Draws
+from batchnuts.mcmc.storage.layout import Layout
 from batchnuts.mcmc.storage.memory import MemoryStorage
 from batchnuts.mcmc.storage.row_blocks import RowBlocks
 from batchnuts.mcmc.storage.streamed import StreamedStorage

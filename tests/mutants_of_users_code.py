@@ -15,8 +15,8 @@ from batchnuts.autobatch.language import arrays, builtins, operators, pytree
 from batchnuts.autobatch.passes import eliminate, flatten_structures, infer_types
 from batchnuts.autobatch.passes.infer_types import _Inference
 from batchnuts.autobatch.runtime import results
-from batchnuts.mcmc import check_model, variables
-from batchnuts.mcmc.layout import Layout
+from batchnuts.mcmc.model import check_model, variables
+from batchnuts.mcmc.storage.layout import Layout
 
 MISTAKE = "compiler/test_errors.py::test_names_the_line_and_the_remedy"
 MIXED = "runtime/test_narrowing.py::test_a_variable_that_may_be_pythons_integer_never_wraps_where_python_does_not"

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.mcmc.transition import Transition
+from batchnuts.mcmc.kernel.transition import Transition
 
 Density = Callable[[np.ndarray], tuple[float, np.ndarray]]
 

@@ -10,16 +10,16 @@ import numpy as np
 from fake_run import make_draws
 
 from batchnuts.autobatch.machine import map_leaves
-from batchnuts.mcmc.chain_program import Record
-from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.draws import Draws
-from batchnuts.mcmc.model import Model, Variable
-from batchnuts.mcmc.output import to_datasets
-from batchnuts.mcmc.settings import SamplerSettings
-from batchnuts.mcmc.stored_run import is_interrupted
-from batchnuts.mcmc.streaming import ZarrRun
-from batchnuts.mcmc.supports import Lower
-from batchnuts.mcmc.url import OutputLocation
+from batchnuts.files.url import OutputLocation
+from batchnuts.mcmc.kernel.chain_program import Record
+from batchnuts.mcmc.model.content import Content
+from batchnuts.mcmc.model.model import Model, Variable
+from batchnuts.mcmc.model.supports import Lower
+from batchnuts.mcmc.output.datasets import to_datasets
+from batchnuts.mcmc.output.streaming import ZarrRun
+from batchnuts.mcmc.settings.run_settings import SamplerSettings
+from batchnuts.mcmc.storage.draws import Draws
+from batchnuts.mcmc.storage.stored_run import is_interrupted
 
 if TYPE_CHECKING:
     import xarray

@@ -13,8 +13,9 @@ import xarray
 from fake_run import make_draws, report
 from ruamel.yaml import YAML
 
-from batchnuts import sample, stopping
+from batchnuts import sample
 from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.process import signals as stopping
 
 SMALL = """\
 model: {name: correlated_gaussian, dimension: 3}
@@ -36,7 +37,7 @@ def cli(tmp_path, monkeypatch, capsys):
                 report(progress, sampler)
             return make_draws(model, sampler, execution) if run is None else run(model, sampler, execution)
 
-        monkeypatch.setitem(sys.modules, "batchnuts.mcmc.sampling", SimpleNamespace(run_chains=run_chains))
+        monkeypatch.setitem(sys.modules, "batchnuts.mcmc.run.sampling", SimpleNamespace(run_chains=run_chains))
         code = sample.main(["--config", config, *arguments])
         return code, *capsys.readouterr()
 
@@ -259,7 +260,7 @@ def test_interrupted_before_the_first_draw_writes_nothing(cli):
 
 
 def during_save(monkeypatch, act):
-    from batchnuts.mcmc import saving
+    from batchnuts.files import saving
 
     save = saving.save
 
@@ -313,7 +314,7 @@ def test_an_error_while_drawing_is_reported_after_the_draws_are_saved(cli):
 
 def test_a_file_that_no_folder_takes_is_asked_for_on_a_terminal(cli, monkeypatch, tmp_path):
     """The draws are still in memory: another path, or the same again once there is room."""
-    from batchnuts.mcmc import saving
+    from batchnuts.files import saving
 
     monkeypatch.setattr(saving, "other_folders", lambda: [])
     monkeypatch.setattr(saving, "_save", full := FullBut(saving._save, "here.nc"))
@@ -345,7 +346,7 @@ class FullBut:
 
 
 def test_a_disk_without_room_is_refused_before_the_run(cli, monkeypatch):
-    from batchnuts.mcmc import saving
+    from batchnuts.files import saving
 
     monkeypatch.setattr(saving, "_file_size_limit", lambda: 1000)
 
@@ -380,7 +381,7 @@ def test_a_reader_that_goes_away_ends_no_run(cli, monkeypatch, stream):
 
 
 def test_interrupted_summary_says_where_the_draws_are(cli, monkeypatch):
-    from batchnuts.mcmc import output
+    from batchnuts.mcmc.output import datasets as output
     from batchnuts.report import table
 
     def pressed(*_):

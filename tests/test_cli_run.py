@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from batchnuts import sample
-from batchnuts.mcmc import saving
+from batchnuts.files import saving
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -307,7 +307,7 @@ def groups_of(file: Any) -> list[str]:
 
 SAVING = """\
 import sys, time
-from batchnuts.mcmc import saving
+from batchnuts.files import saving
 from batchnuts.sample import main
 write = saving._write
 

@@ -11,7 +11,7 @@ import test_cli
 import xarray
 from fake_run import make_draws
 
-from batchnuts.mcmc.url import Url, location_of
+from batchnuts.files.url import Url, location_of
 
 SMALL = test_cli.SMALL
 cli = test_cli.cli
@@ -46,7 +46,7 @@ def density(p, data):
 
 
 def test_files_are_where_the_command_was_given_whatever_a_users_module_does(cli, tmp_path, monkeypatch):
-    from batchnuts.config import load_config
+    from batchnuts.cli.config import load_config
 
     monkeypatch.syspath_prepend(str(tmp_path))
     Path("moves.py").write_text(MOVES)
@@ -83,7 +83,7 @@ os.execv(sys.executable, [sys.executable, *{command!r}])
 """
 OPENED = """\
 import sys
-from batchnuts.ending import open_closed_streams
+from batchnuts.cli.ending import open_closed_streams
 open_closed_streams()
 print("said")
 sys.stdout.flush(), sys.stderr.flush(), sys.stdin.read()

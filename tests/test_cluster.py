@@ -27,20 +27,20 @@ from cluster_in_process import (
 from distributed.diagnostics.plugin import UploadFile
 from url_files import bucket_in
 
+from batchnuts.cli.resume import TYPES
+from batchnuts.cluster import running_stretch
+from batchnuts.cluster.connect import connected
+from batchnuts.cluster.direct import DirectZarrRun
+from batchnuts.cluster.errors import ClusterError
+from batchnuts.cluster.messages import SegmentTask
+from batchnuts.files.url import OutputLocation, Url
 from batchnuts.mcmc.checkpoint.keeper import Keeper, read_saved_run
-from batchnuts.mcmc.cluster import running_stretch
-from batchnuts.mcmc.cluster.connect import connected
-from batchnuts.mcmc.cluster.direct import DirectZarrRun
-from batchnuts.mcmc.cluster.errors import ClusterError
-from batchnuts.mcmc.cluster.messages import SegmentTask
-from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.draws import Draws, Progress
 from batchnuts.mcmc.execution import chunk
 from batchnuts.mcmc.execution.program_cache import Programs
-from batchnuts.mcmc.resume import TYPES
-from batchnuts.mcmc.settings import ClusterSettings
-from batchnuts.mcmc.url import OutputLocation, Url
-from batchnuts.stopping import StopSignals
+from batchnuts.mcmc.model.content import Content
+from batchnuts.mcmc.settings.run_settings import ClusterSettings
+from batchnuts.mcmc.storage.draws import Draws, Progress
+from batchnuts.process.signals import StopSignals
 
 
 class Workers(NamedTuple):

@@ -14,22 +14,22 @@ import pytest
 from cluster_in_process import IN_PROCESS, MODEL, WORKERS, Client, in_process, on_threads_once, refused, run
 from mcmc_models import gaussian
 
-from batchnuts.config import ConfigError, config_of, named_again
+from batchnuts.cli.config import ConfigError, config_of, named_again
+from batchnuts.cluster import connect, machines, runner, running_stretch, session, tasks
+from batchnuts.cluster.errors import ClusterError
+from batchnuts.cluster.messages import StorePlan
+from batchnuts.cluster.open_store import require_same_place
+from batchnuts.cluster.region import make_token
+from batchnuts.files.url import Url
 from batchnuts.mcmc.checkpoint.saved_run import described
-from batchnuts.mcmc.cluster import connect, machines, runner, running_stretch, session, tasks
-from batchnuts.mcmc.cluster.errors import ClusterError
-from batchnuts.mcmc.cluster.messages import StorePlan
-from batchnuts.mcmc.cluster.open_store import require_same_place
-from batchnuts.mcmc.cluster.region import make_token
-from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.draws import Progress
 from batchnuts.mcmc.execution.program_cache import Programs, borrow
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.settings import ClusterSettings
+from batchnuts.mcmc.model.content import Content
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.settings.run_settings import ClusterSettings
+from batchnuts.mcmc.storage.draws import Progress
 from batchnuts.mcmc.storage.place import LocalPlace
-from batchnuts.mcmc.url import Url
+from batchnuts.process.signals import StopSignals
 from batchnuts.settings.schema import SettingsError
-from batchnuts.stopping import StopSignals
 
 
 @pytest.fixture(scope="module")

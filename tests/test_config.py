@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import batchnuts.config as config_module
-from batchnuts.config import ConfigError, TargetOptions, build_model, describe_keys, load_config, packaged_configs
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.until import Until
+import batchnuts.cli.config as config_module
+from batchnuts.cli.config import ConfigError, TargetOptions, build_model, describe_keys, load_config, packaged_configs
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.settings.until import Until
 from batchnuts.models import REGISTRY
 from batchnuts.settings.yaml import find_config
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import batchnuts
-from batchnuts.config import ConfigError, build_model, load_config
-from batchnuts.data import Column, read_columns
-from batchnuts.mcmc.saving import OutputError
+from batchnuts.cli.config import ConfigError, build_model, load_config
+from batchnuts.cli.output_path import path_of_new_run
+from batchnuts.files.saving import OutputError
 from batchnuts.models.tables import DataError
-from batchnuts.output_path import path_of_new_run
+from batchnuts.user_models.data import Column, read_columns
 
 CSV = "y,floor,county,visits\n1.5,0,AITKIN,3\n2.5,1,ANOKA,4\n0.5,0,AITKIN,5\n"
 

@@ -201,10 +201,10 @@ def test_ir_lines_of_the_architecture_page_are_true(tmp_path):
 
     from batchnuts.autobatch import random
     from batchnuts.autobatch.ir.program import TensorType
-    from batchnuts.mcmc.chain_program import ChainInputs, make_chain
-    from batchnuts.mcmc.hamiltonian import value_and_gradient
-    from batchnuts.mcmc.nuts import NutsOptions, make_nuts
-    from batchnuts.mcmc.step_size import start_adaptation
+    from batchnuts.mcmc.kernel.chain_program import ChainInputs, make_chain
+    from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
+    from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
+    from batchnuts.mcmc.kernel.step_size import start_adaptation
     from batchnuts.models.registry import REGISTRY, build
 
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

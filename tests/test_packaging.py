@@ -15,7 +15,7 @@ import batchnuts
 from batchnuts.bridges.errors import NUMPYRO, PYMC, Library
 from batchnuts.bridges.registry import BRIDGES
 from batchnuts.experiments.__main__ import main as list_experiments
-from batchnuts.mcmc.model import ModelError
+from batchnuts.mcmc.model.model import ModelError
 from batchnuts.settings.yaml import ConfigError
 
 ROOT = Path(__file__).parent.parent

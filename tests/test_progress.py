@@ -10,13 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from batchnuts.mcmc.checkpoint.trees import pack, unpack
-from batchnuts.mcmc.draws import Progress
-from batchnuts.mcmc.history import LIMIT, HistoryKeeper, Row
-from batchnuts.mcmc.pace import POINTS, Pace
-from batchnuts.mcmc.resume import TYPES
-from batchnuts.mcmc.stopping_rule import Decision
-from batchnuts.mcmc.until import Condition
+from batchnuts.cli.resume import TYPES
+from batchnuts.files.trees import pack, unpack
+from batchnuts.mcmc.run.pace import POINTS, Pace
+from batchnuts.mcmc.settings.until import Condition
+from batchnuts.mcmc.stopping.stopping_rule import Decision
+from batchnuts.mcmc.storage.draws import Progress
+from batchnuts.mcmc.storage.history import LIMIT, HistoryKeeper, Row
 from batchnuts.progress import views
 from batchnuts.progress.choice import default_view
 from batchnuts.progress.json_lines import JsonLines

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from batchnuts import quiet
+from batchnuts.process import quiet
 
 BATCHED = """
 import numpy as np
@@ -114,7 +114,7 @@ def test_a_level_that_the_user_has_set_is_respected() -> None:
 
 TALKS = """
 import os, sys
-from batchnuts import quiet
+from batchnuts.process import quiet
 with quiet._filtered_stderr():
     os.write(2, b"I0000 00:00:1795508807.125163   19824 port.cc:153] oneDNN custom operations are on.\\n")
     os.write(2, b"2026-11-24 08:20:21.123456: W tensorflow/core/util.cc:12] To be left out\\n")

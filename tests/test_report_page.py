@@ -19,14 +19,14 @@ from streamed_draws import CHAINS, DRAWS, drawn, records_of, run_to_end
 from streamed_draws import MODEL as STREAMED
 
 import batchnuts
-from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.draws import Draws, WarmupReport, WindowTuning
-from batchnuts.mcmc.metric_estimates import MetricParameters
-from batchnuts.mcmc.model import Model, Variable
-from batchnuts.mcmc.output import to_datasets
-from batchnuts.mcmc.saving import save
-from batchnuts.mcmc.settings import SamplerSettings
-from batchnuts.mcmc.streaming import ZarrRun
+from batchnuts.files.saving import save
+from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
+from batchnuts.mcmc.model.content import Content
+from batchnuts.mcmc.model.model import Model, Variable
+from batchnuts.mcmc.output.datasets import to_datasets
+from batchnuts.mcmc.output.streaming import ZarrRun
+from batchnuts.mcmc.settings.run_settings import SamplerSettings
+from batchnuts.mcmc.storage.draws import Draws, WarmupReport, WindowTuning
 from batchnuts.report import figures, summaries
 from batchnuts.report.__main__ import main
 from batchnuts.report.run_file import bfmi

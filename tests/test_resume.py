@@ -25,12 +25,12 @@ from test_cli_run import command
 from url_files import bucket_in
 
 from batchnuts import sample
-from batchnuts.mcmc import sampling
-from batchnuts.mcmc.checkpoint.file import read_checkpoint, write_checkpoint
+from batchnuts.cli.resume import TYPES
+from batchnuts.files.sealed_file import read_checkpoint, write_checkpoint
+from batchnuts.files.url import folder_of, location_of
 from batchnuts.mcmc.checkpoint.keeper import NAME
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
-from batchnuts.mcmc.resume import TYPES
-from batchnuts.mcmc.url import folder_of, location_of
+from batchnuts.mcmc.run import sampling
 
 CONFIG = """\
 model: {name: correlated_gaussian, dimension: 5, covariance: ar1, correlation: 0.5}

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from batchnuts import stopping
-from batchnuts.stopping import SIGNALS, StopSignals
+from batchnuts.process import signals as stopping
+from batchnuts.process.signals import SIGNALS, StopSignals
 
 
 @pytest.fixture

@@ -34,18 +34,36 @@ WITHIN_AUTOBATCH = (
 """Each imports only from those before it, and from its own folder."""
 
 IN_BATCHNUTS = (
-    ("quiet", "stopping", "disk_cache"),
+    ("process", "disk_cache"),
     ("autobatch",),
     ("densities",),
     ("settings",),
-    ("mcmc", "progress"),
+    ("files",),
+    ("mcmc",),
+    ("cluster", "progress"),
     ("models",),
-    ("users_code", "data"),
-    ("target", "bridges"),
-    ("config",),
-    ("report", "after_run", "first_imports", "ending", "output_path", "before_run", "arguments"),
+    ("user_models",),
+    ("bridges", "report"),
+    ("api",),
+    ("cli",),
     ("sample",),
     ("experiments",),
+)
+
+WITHIN_MCMC = (
+    ("settings",),
+    ("model",),
+    ("kernel",),
+    ("statistics",),
+    ("storage",),
+    ("execution",),
+    ("starts",),
+    ("warmup",),
+    ("stopping",),
+    ("diagnostics",),
+    ("output",),
+    ("checkpoint",),
+    ("run",),
 )
 
 
@@ -116,10 +134,11 @@ def imports_of(tree: ast.Module) -> frozenset[str]:
     ("package", "layers"),
     [
         ("batchnuts.autobatch", WITHIN_AUTOBATCH),
+        ("batchnuts.mcmc", WITHIN_MCMC),
         ("batchnuts.experiments", WITHIN_EXPERIMENTS),
         ("batchnuts", IN_BATCHNUTS),
     ],
-    ids=["autobatch", "experiments", "all"],
+    ids=["autobatch", "mcmc", "experiments", "all"],
 )
 def test_imports_point_one_way(package: str, layers: tuple[tuple[str, ...], ...]) -> None:
     """`__init__` and `__main__` of the package itself stand above all."""

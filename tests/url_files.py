@@ -18,8 +18,8 @@ import pytest
 from fsspec import AbstractFileSystem, register_implementation
 from fsspec.implementations.local import LocalFileSystem
 
+from batchnuts.files.url import Url
 from batchnuts.mcmc.storage import streamed
-from batchnuts.mcmc.url import Url
 
 BUCKET = "bucket"
 

@@ -29,7 +29,7 @@ from batchnuts.autobatch.errors import BatchnutsError
 from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import TensorType
 from batchnuts.autobatch.scheduling.policies import POLICIES
-from batchnuts.quiet import import_tensorflow
+from batchnuts.process.quiet import import_tensorflow
 
 PROGRAM = "python -m batchnuts.autobatch"
 MODES = ("xla", "graph", "eager")

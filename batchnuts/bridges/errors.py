@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import batchnuts
-from batchnuts.mcmc.variables import ModelError
+from batchnuts.mcmc.model.variables import ModelError
 
 
 class NotInstalledError(ModelError):

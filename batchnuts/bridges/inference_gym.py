@@ -25,9 +25,9 @@ from batchnuts.bridges.tfp import (
     support_of,
     variable_of,
 )
-from batchnuts.mcmc.model import Model, ModelError
-from batchnuts.mcmc.variables import Labels, checked_dims, checked_labels
-from batchnuts.quiet import quiet_imports, without_jax
+from batchnuts.mcmc.model.model import Model, ModelError
+from batchnuts.mcmc.model.variables import Labels, checked_dims, checked_labels
+from batchnuts.process.quiet import quiet_imports, without_jax
 from batchnuts.settings.schema import nearest, sentence
 
 OLDEST = (0, 0, 5)

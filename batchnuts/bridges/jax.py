@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import has_jax, tensor_library
 from batchnuts.bridges.errors import NotInstalledError, failed
-from batchnuts.mcmc.model import DType, Model, Parameter
-from batchnuts.mcmc.variables import ModelError, Variable, checked_dims, checked_labels
+from batchnuts.mcmc.model.model import DType, Model, Parameter
+from batchnuts.mcmc.model.variables import ModelError, Variable, checked_dims, checked_labels
 from batchnuts.settings.schema import nearest, sentence, shown
 
 Tree = Any

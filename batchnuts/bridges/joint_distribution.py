@@ -15,9 +15,9 @@ import numpy as np
 
 from batchnuts.bridges.joint_parts import Parts, Values
 from batchnuts.bridges.tfp import failed, import_tfp, leaves, variable_of
-from batchnuts.mcmc.model import Model, ModelError, Variable
-from batchnuts.mcmc.supports import Support
-from batchnuts.mcmc.variables import Labels, checked_dims, checked_labels
+from batchnuts.mcmc.model.model import Model, ModelError, Variable
+from batchnuts.mcmc.model.supports import Support
+from batchnuts.mcmc.model.variables import Labels, checked_dims, checked_labels
 from batchnuts.settings.schema import nearest, sentence
 
 Initializer = Callable[[np.random.Generator, int], Any]

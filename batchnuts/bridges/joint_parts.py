@@ -15,8 +15,8 @@ import numpy as np
 
 from batchnuts.bridges.errors import names_in_files
 from batchnuts.bridges.tfp import failed, leaves, one_dtype, refuse_discrete, support_of
-from batchnuts.mcmc.model import DType, ModelError
-from batchnuts.mcmc.supports import Support
+from batchnuts.mcmc.model.model import DType, ModelError
+from batchnuts.mcmc.model.supports import Support
 from batchnuts.settings.schema import nearest, sentence
 
 Values = Mapping[str, Any]

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from batchnuts.bridges.errors import NUMPYRO, failed
 from batchnuts.bridges.tracing import LIBRARY, can_be_traced, in_dtype
-from batchnuts.mcmc.model import Data, DType, Model
-from batchnuts.mcmc.variables import ModelError, Variable, checked_dims, checked_labels
+from batchnuts.mcmc.model.model import Data, DType, Model
+from batchnuts.mcmc.model.variables import ModelError, Variable, checked_dims, checked_labels
+from batchnuts.process.signals import say
 from batchnuts.settings.schema import nearest, shown
-from batchnuts.stopping import say
 
 NUMPYRO.require()
 

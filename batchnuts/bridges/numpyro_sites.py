@@ -16,8 +16,8 @@ from numpyro import distributions
 from batchnuts.bridges import numpyro_traces as traces
 from batchnuts.bridges.errors import failed, names_in_files
 from batchnuts.bridges.tracing import LIBRARY
-from batchnuts.mcmc.model import DType
-from batchnuts.mcmc.variables import RESERVED, ModelError
+from batchnuts.mcmc.model.model import DType
+from batchnuts.mcmc.model.variables import RESERVED, ModelError
 from batchnuts.settings.schema import nearest, sentence, shown
 
 

@@ -21,7 +21,7 @@ from numpyro import handlers as effects
 from numpyro.infer import init_to_uniform
 from numpyro.infer import util as infer
 
-from batchnuts.mcmc.variables import ModelError
+from batchnuts.mcmc.model.variables import ModelError
 
 
 @dataclass(frozen=True)

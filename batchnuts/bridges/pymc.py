@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from batchnuts.bridges.errors import PYMC, names_in_files, place_in_users_code, text_of
 from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype, say_none
-from batchnuts.mcmc.model import Data, DType, Model, NaturalScale
-from batchnuts.mcmc.variables import ModelError, Variable, checked_dims, checked_labels
+from batchnuts.mcmc.model.model import Data, DType, Model, NaturalScale
+from batchnuts.mcmc.model.variables import ModelError, Variable, checked_dims, checked_labels
+from batchnuts.process.signals import say
 from batchnuts.settings.schema import shown
-from batchnuts.stopping import say
 
 PYMC.require()
 

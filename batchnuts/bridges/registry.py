@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from batchnuts.mcmc.model import Model
+    from batchnuts.mcmc.model.model import Model
     from batchnuts.settings.schema import Settings
 
 _SECTIONS = "batchnuts.bridges.sections"

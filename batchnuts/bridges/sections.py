@@ -17,12 +17,12 @@ from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
 from batchnuts.bridges.errors import NUMPYRO, PYMC
 from batchnuts.bridges.tfp import import_tfp
-from batchnuts.mcmc.failures import ends_nothing
-from batchnuts.mcmc.model import DType, Model, ModelError
+from batchnuts.mcmc.model.failures import ends_nothing
+from batchnuts.mcmc.model.model import DType, Model, ModelError
 from batchnuts.settings.schema import Settings, nearest, sentence, shown
 from batchnuts.settings.yaml import ConfigError
-from batchnuts.target import DataOptions, VariableOptions, in_full
-from batchnuts.users_code import Place, imported, refuse_other_than_place
+from batchnuts.user_models.target import DataOptions, VariableOptions, in_full
+from batchnuts.user_models.users_code import Place, imported, refuse_other_than_place
 
 Tree = Any
 T = TypeVar("T")

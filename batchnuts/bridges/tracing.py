@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import tensor_library
 from batchnuts.bridges.errors import place_in_users_code, text_of
-from batchnuts.mcmc.model import DType
-from batchnuts.stopping import say
+from batchnuts.mcmc.model.model import DType
+from batchnuts.process.signals import say
 
 LIBRARY: Any = tensor_library("jax")
 """Imported before a library makes an array, so that XLA's options are set first."""

@@ -27,7 +27,7 @@ def view_on_stderr(*, even_if_no_terminal: bool = True, own_descriptor: bool = F
     """Bars where stderr is a terminal on which lines can be replaced; else plain lines, or nothing.
 
     own_descriptor: write to the terminal itself, while TensorFlow's import lets standard error pass through a filter of
-    whole lines (quiet.py).
+    whole lines (process/quiet.py).
     """
     console = SafeConsole(stderr=True, force_jupyter=False)
     if console.is_terminal and not console.is_dumb_terminal:

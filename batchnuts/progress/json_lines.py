@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TextIO
 
-from batchnuts.mcmc.draws import Progress
+from batchnuts.mcmc.storage.draws import Progress
 from batchnuts.progress.views import UPDATE_EVERY, LimitedView
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from batchnuts import __version__
-from batchnuts.stopping import say
+from batchnuts.process.signals import say
 
 NOT_CONVERGED = 3
 
@@ -72,9 +72,9 @@ def _report(arguments: argparse.Namespace) -> int:
 
 def _target(arguments: argparse.Namespace) -> Path | None:
     """Where the page goes, if there will be one. Raises _Refused, before anything is read."""
-    from batchnuts.mcmc.saving import OutputError, check_path
-    from batchnuts.mcmc.stored_run import is_zarr
-    from batchnuts.mcmc.url import location_of
+    from batchnuts.files.saving import OutputError, check_path
+    from batchnuts.files.url import location_of
+    from batchnuts.mcmc.storage.stored_run import is_zarr
     from batchnuts.report.figures import require_matplotlib
     from batchnuts.report.page import page_path
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.mcmc.diagnostics import COLUMNS
-from batchnuts.mcmc.saving import OutputError, mode_of_new_file
-from batchnuts.mcmc.stored_run import is_zarr
-from batchnuts.mcmc.url import OutputLocation, Url
+from batchnuts.files.saving import OutputError, mode_of_new_file
+from batchnuts.files.url import OutputLocation, Url
+from batchnuts.mcmc.diagnostics.diagnose import COLUMNS
+from batchnuts.mcmc.storage.stored_run import is_zarr
 from batchnuts.report import pictures
 from batchnuts.report.figures import Picture, require_matplotlib, with_own_ids
 from batchnuts.report.run_file import FinishedRun, next_steps, shortened

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.draw_blocks import rows_of, some_columns
-from batchnuts.mcmc.metric_estimates import of_all_chains
+from batchnuts.mcmc.kernel.metric_estimates import of_all_chains
+from batchnuts.mcmc.statistics.draw_blocks import rows_of, some_columns
 from batchnuts.report import figures, summaries
 from batchnuts.report.figures import Picture
 from batchnuts.report.run_file import BFMI_LIMIT, FinishedRun
@@ -130,7 +130,7 @@ def _ends(run: FinishedRun) -> dict[str, NDArray[np.float64]] | None:
     group = run.groups.get("divergences")
     if group is None or not group.sizes.get("divergence"):
         return None
-    from batchnuts.mcmc.verdict import labelled_elements
+    from batchnuts.mcmc.diagnostics.verdict import labelled_elements
 
     found: dict[str, NDArray[np.float64]] = {}
     for variable, array in group.data_vars.items():

@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.mcmc.diagnostics import Diagnostics, DiagnosticsError
-from batchnuts.mcmc.draw_blocks import DrawBlock
-from batchnuts.mcmc.kept_diagnostics import kept_diagnostics
-from batchnuts.mcmc.rank_normal import BLOCK
-from batchnuts.mcmc.saving import OutputError, reason_of
-from batchnuts.mcmc.stored_run import is_zarr, open_zarr, without_draws
-from batchnuts.mcmc.summary_group import diagnosed
-from batchnuts.mcmc.url import OutputLocation, Url, location_of
-from batchnuts.mcmc.verdict import Check, coefficients, diagnose_groups, judge, made_by
+from batchnuts.files.saving import OutputError, reason_of
+from batchnuts.files.url import OutputLocation, Url, location_of
+from batchnuts.mcmc.diagnostics.diagnose import Diagnostics, DiagnosticsError
+from batchnuts.mcmc.diagnostics.kept_diagnostics import kept_diagnostics
+from batchnuts.mcmc.diagnostics.summary_group import diagnosed
+from batchnuts.mcmc.diagnostics.verdict import Check, coefficients, diagnose_groups, judge, made_by
+from batchnuts.mcmc.statistics.draw_blocks import DrawBlock
+from batchnuts.mcmc.statistics.rank_normal import BLOCK
+from batchnuts.mcmc.storage.stored_run import is_zarr, open_zarr, without_draws
 
 if TYPE_CHECKING:
     import xarray

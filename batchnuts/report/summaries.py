@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.draw_blocks import DrawBlock, parts_of
-from batchnuts.mcmc.rank_normal import BLOCK
+from batchnuts.mcmc.statistics.draw_blocks import DrawBlock, parts_of
+from batchnuts.mcmc.statistics.rank_normal import BLOCK
 
 Floats = NDArray[np.float64]
 
@@ -209,7 +209,7 @@ class Speed:
 
 
 def speeds(phase: NDArray[Any], seconds: Floats, useful: Floats, executed: Floats) -> list[Speed]:
-    """The speed in each phase with gradients, from the rows [rows] of a run's history (mcmc/history.py)."""
+    """The speed in each phase with gradients, from the rows [rows] of a run's history (mcmc/storage/history.py)."""
     found = []
     for name in dict.fromkeys(phase.tolist()):
         rows = phase == name

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from batchnuts.mcmc.diagnostics import COLUMNS, RUNNING_COLUMNS, Diagnostics, DiagnosticsError, some_numbers
-from batchnuts.mcmc.draws import Draws
-from batchnuts.mcmc.groups import AnyGroup, datasets_of
-from batchnuts.mcmc.summary_group import diagnosed
-from batchnuts.mcmc.url import OutputLocation
-from batchnuts.mcmc.verdict import diagnose_groups, judge, made_by
+from batchnuts.files.groups import AnyGroup, datasets_of
+from batchnuts.files.url import OutputLocation
+from batchnuts.mcmc.diagnostics.diagnose import COLUMNS, RUNNING_COLUMNS, Diagnostics, DiagnosticsError
+from batchnuts.mcmc.diagnostics.summary_group import diagnosed
+from batchnuts.mcmc.diagnostics.verdict import diagnose_groups, judge, made_by
+from batchnuts.mcmc.statistics.chain_numbers import some_numbers
+from batchnuts.mcmc.storage.draws import Draws
 from batchnuts.progress.terminal import SafeConsole
 from batchnuts.progress.views import View, phase
 from batchnuts.progress.words import short
@@ -23,7 +24,6 @@ from batchnuts.settings.schema import in_words
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from batchnuts.config import RunConfig
 
 _LEFT_OUT_FIRST = (
     ("mcse_sd",),
@@ -46,15 +46,17 @@ _NO_VIEW: View = nullcontext()
 def print_report(
     draws: Draws,
     groups: Mapping[str, AnyGroup],
-    config: RunConfig,
     location: OutputLocation,
     saving: float,
     view: View = _NO_VIEW,
+    *,
+    rows: int = 12,
+    kept: bool = True,
 ) -> Diagnostics | None:
     """Print it on stdout; gives what was diagnosed, None without a draw that every chain has.
 
     groups: those of the output. saving: seconds that it took to write the file `location`. view: where progress is
-    shown.
+    shown. rows: of the table. kept: whether draws were.
     """
     console = SafeConsole()
     if not console.is_terminal:
@@ -69,7 +71,7 @@ def print_report(
             else:
                 found = diagnose_groups(groups["posterior"], groups["sample_stats"])
         timings["diagnostics"] = time.monotonic() - started
-        console.print(summary_table(found, config.output.summary_rows, width=console.width))
+        console.print(summary_table(found, rows, width=console.width))
         made = made_by(next(iter(groups.values())).attrs)
         console.print(str(judge(found, made)), highlight=False, markup=False, soft_wrap=True)
     seconds = draws.timings.get("warmup", 0.0) + draws.timings.get("sampling", 0.0)
@@ -87,7 +89,7 @@ def print_report(
     console.print(f"Metric: {draws.metric}", highlight=False, soft_wrap=True)
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in timings.items())
     console.print(f"Time: {spent}", highlight=False, soft_wrap=True)
-    what = "Draws" if config.output.draws else "Summary (draws were not kept)"
+    what = "Draws" if kept else "Summary (draws were not kept)"
     console.print(f"{what}: {location}", highlight=False, markup=False, soft_wrap=True)
     return found
 

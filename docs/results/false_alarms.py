@@ -22,9 +22,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from batchnuts.experiments.harness.summary import table
-from batchnuts.mcmc.diagnostics import Diagnostics, diagnose
-from batchnuts.mcmc.superchains import SMALLEST, SUPERCHAINS, superchain_of
-from batchnuts.mcmc.verdict import ESS_LIMIT
+from batchnuts.mcmc.diagnostics.diagnose import Diagnostics, diagnose
+from batchnuts.mcmc.diagnostics.verdict import ESS_LIMIT
+from batchnuts.mcmc.settings.superchains import SMALLEST, SUPERCHAINS, superchain_of
 
 PICTURE = Path(__file__).parents[1] / "images" / "false_alarms.png"
 CHAINS, DRAWS, COEFFICIENTS = (4, 16, 32, 64, 256, 1024, 4096), (5, 10, 20, 100, 1000), (1, 10, 100, 1000, 10_000)

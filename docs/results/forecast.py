@@ -12,9 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from batchnuts.config import build_model, load_config
+from batchnuts.cli.config import build_model, load_config
 from batchnuts.experiments.harness.summary import table
-from batchnuts.mcmc.forecast import Size, forecast
+from batchnuts.mcmc.run.forecast import Size, forecast
 
 GAUSSIAN = "correlated_gaussian.yaml model.dimension=50 sampler.chains=256 sampler.warmup=50"
 RUNS = (

@@ -9,7 +9,7 @@ from typing import get_args
 import batchnuts
 from batchnuts import densities
 from batchnuts.autobatch import ops, random
-from batchnuts.target import SupportName
+from batchnuts.user_models.target import SupportName
 
 from .reference import Page, listing, render, resolve
 
@@ -73,15 +73,15 @@ PAGES = (
             ("", _of("batchnuts", "sample_chains", "check")),
             ("Opening a run", _of("batchnuts", "open_run")),
             ("Compiled programs and threads", _of("batchnuts", "keep_programs", "use_own_threads")),
-            ("Results", ("batchnuts.mcmc.verdict.Check", "batchnuts.mcmc.draws.Progress")),
+            ("Results", ("batchnuts.mcmc.diagnostics.verdict.Check", "batchnuts.mcmc.storage.draws.Progress")),
             (
                 "Errors",
                 (
                     "batchnuts.BatchnutsError",
-                    "batchnuts.mcmc.variables.ModelError",
+                    "batchnuts.mcmc.model.variables.ModelError",
                     "batchnuts.settings.schema.SettingsError",
-                    "batchnuts.mcmc.diagnostics.DiagnosticsError",
-                    "batchnuts.mcmc.checkpoint.file.CheckpointError",
+                    "batchnuts.mcmc.diagnostics.diagnose.DiagnosticsError",
+                    "batchnuts.files.sealed_file.CheckpointError",
                     "batchnuts.settings.yaml.ConfigError",
                 ),
             ),
@@ -92,9 +92,9 @@ PAGES = (
         "Models and parameters",
         "What is sampled: a log-density of one chain, and where its variables lie.",
         (
-            ("", ("batchnuts.Model", "batchnuts.mcmc.variables.Variable")),
+            ("", ("batchnuts.Model", "batchnuts.mcmc.model.variables.Variable")),
             ("Supports", _of("batchnuts", *_SUPPORTS)),
-            ("Data", _of("batchnuts.data", "read_columns", "Column", "Columns")),
+            ("Data", _of("batchnuts.user_models.data", "read_columns", "Column", "Columns")),
         ),
         methods={
             "batchnuts.Model": (
@@ -109,7 +109,7 @@ PAGES = (
                 "unconstrain",
                 "initial_positions",
             ),
-            "batchnuts.mcmc.variables.Variable": (),
+            "batchnuts.mcmc.model.variables.Variable": (),
         },
     ),
     Page(
@@ -121,12 +121,12 @@ PAGES = (
             (
                 "Sampler",
                 (
-                    *_of("batchnuts.mcmc.settings", "SamplerSettings", "WarmupSettings", "InitSettings"),
-                    "batchnuts.mcmc.until.Until",
+                    *_of("batchnuts.mcmc.settings.run_settings", "SamplerSettings", "WarmupSettings", "InitSettings"),
+                    "batchnuts.mcmc.settings.until.Until",
                 ),
             ),
-            ("Execution", ("batchnuts.mcmc.settings.ExecutionSettings",)),
-            ("Output", ("batchnuts.config.OutputSettings",)),
+            ("Execution", ("batchnuts.mcmc.settings.run_settings.ExecutionSettings",)),
+            ("Output", ("batchnuts.cli.config.OutputSettings",)),
         ),
     ),
     Page(

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from batchnuts.config import RunConfig, load_config
+from batchnuts.cli.config import RunConfig, load_config
 from batchnuts.experiments.harness.config import (
     Point,
     ResultsSettings,
@@ -32,7 +32,7 @@ from batchnuts.experiments.harness.config import (
 from batchnuts.experiments.posterior_checks.measurements import Measurement
 from batchnuts.experiments.posterior_checks.registry import REGISTRY
 from batchnuts.experiments.posterior_checks.task import AUTOMATIC, Task
-from batchnuts.mcmc.rhat_noise import RHAT_LIMIT
+from batchnuts.mcmc.statistics.rhat_noise import RHAT_LIMIT
 from batchnuts.settings.schema import Settings, nearest
 from batchnuts.settings.yaml import ConfigError, Origin, check_section, to_yaml
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
-from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.model.model import Model
 
 
 def lines_of_model(model: Model) -> int:

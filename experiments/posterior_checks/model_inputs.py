@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.model.model import Model
 from batchnuts.models.gaussian_process import JITTER
 
 

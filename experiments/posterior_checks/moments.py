@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.mcmc.diagnostics import Diagnostics, diagnose
+from batchnuts.mcmc.diagnostics.diagnose import Diagnostics, diagnose
 
 Statistic = Literal["mean", "sd"]
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)

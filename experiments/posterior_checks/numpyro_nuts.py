@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.config import RunConfig
+from batchnuts.cli.config import RunConfig
 from batchnuts.experiments.posterior_checks.lines import lines_of_function
 from batchnuts.experiments.posterior_checks.model_inputs import inputs_of
 from batchnuts.experiments.posterior_checks.registry import NumpyroOptions
 from batchnuts.experiments.posterior_checks.task import MissingLibrary, MissingModel, Run, Sampling, Task
-from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.model.model import Model
 
 
 def prepare(task: Task, config: RunConfig, model: Model) -> Sampling:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from batchnuts.config import RunConfig, bridge_of
+from batchnuts.cli.config import RunConfig, bridge_of
 from batchnuts.experiments.posterior_checks.lines import lines_of_model
 from batchnuts.experiments.posterior_checks.task import Run, Sampling, Task
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.output import to_datasets
-from batchnuts.mcmc.sampling import run_chains
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.output.datasets import to_datasets
+from batchnuts.mcmc.run.sampling import run_chains
 
 
 def prepare(task: Task, config: RunConfig, model: Model) -> Sampling:

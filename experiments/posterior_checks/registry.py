@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from batchnuts.mcmc.chain_moments import MINIMUM_DRAWS
+from batchnuts.mcmc.statistics.chain_moments import MINIMUM_DRAWS
 from batchnuts.settings.schema import Settings
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from scipy import stats
 
-from batchnuts.config import build_model
+from batchnuts.cli.config import build_model
 from batchnuts.experiments.harness.results import PointResults
 from batchnuts.experiments.posterior_checks.config import KNOWN, PosteriorsConfig
 from batchnuts.experiments.posterior_checks.measurements import Measurement

@@ -11,13 +11,13 @@ import numpy as np
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.bridges.errors import NotInstalledError
-from batchnuts.config import ConfigError, build_model, load_config
+from batchnuts.cli.config import ConfigError, build_model, load_config
+from batchnuts.cli.first_imports import import_first
 from batchnuts.experiments.harness.task import Figures as RowFigures
 from batchnuts.experiments.harness.task import Preparation
 from batchnuts.experiments.posterior_checks.moments import encode, summarize, transformed
 from batchnuts.experiments.posterior_checks.registry import REGISTRY
 from batchnuts.experiments.posterior_checks.task import Figures, MissingLibrary, Sampling, Task
-from batchnuts.first_imports import import_first
 
 
 @dataclass(frozen=True)

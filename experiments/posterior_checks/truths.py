@@ -12,7 +12,7 @@ from scipy import special
 from batchnuts.bridges.inference_gym import STATISTICS
 from batchnuts.experiments.posterior_checks import brownian_motion, stochastic_volatility
 from batchnuts.experiments.posterior_checks.moments import Moment, Moments
-from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.model.model import Model
 
 
 def known_moments(options: Any, model: Model) -> Moments | None:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from batchnuts.config import check_packaged_model
+from batchnuts.cli.config import check_packaged_model
 from batchnuts.experiments.harness.config import (
     SECTIONS,
     Point,
@@ -36,7 +36,7 @@ from batchnuts.experiments.samplers.measurements import Measurement
 from batchnuts.experiments.samplers.problems import TARGETS, Start, is_target
 from batchnuts.experiments.samplers.registry import REGISTRY
 from batchnuts.experiments.samplers.task import Task
-from batchnuts.mcmc.chain_moments import MINIMUM_DRAWS
+from batchnuts.mcmc.statistics.chain_moments import MINIMUM_DRAWS
 from batchnuts.models import ModelOptions
 from batchnuts.settings.schema import Settings, nearest
 from batchnuts.settings.yaml import ConfigError, Origin, check_section, dump_settings, to_yaml

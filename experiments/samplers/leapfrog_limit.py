@@ -20,7 +20,7 @@ from batchnuts.experiments.samplers.registry import LimitOptions
 from batchnuts.experiments.samplers.sharding import chunks
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
 from batchnuts.experiments.samplers.tf_densities import place
-from batchnuts.mcmc.hamiltonian import value_and_gradient
+from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 
 
 def prepare(task: Task, problem: Problem) -> Prepared:

@@ -13,15 +13,16 @@ from batchnuts.autobatch.machine import has_jax
 from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.registry import OursOptions
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
-from batchnuts.mcmc.chain_program import ChainInputs, make_chain
-from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows, own_threads
 from batchnuts.mcmc.execution.chunk_runner import make_runner
-from batchnuts.mcmc.hamiltonian import value_and_gradient
-from batchnuts.mcmc.nuts import NutsOptions, make_nuts
-from batchnuts.mcmc.settings import ExecutionSettings
-from batchnuts.mcmc.starts import make_evaluate, values_at
-from batchnuts.mcmc.step_size import start_adaptation
+from batchnuts.mcmc.execution.evaluation import make_evaluate
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, make_chain
+from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
+from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
+from batchnuts.mcmc.kernel.step_size import start_adaptation
+from batchnuts.mcmc.model.library_choice import Engine
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
+from batchnuts.mcmc.starts.find_starts import values_at
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.model.model import Model
 from batchnuts.models import ModelOptions, build
 from batchnuts.models.correlated_gaussian import CorrelatedGaussianOptions, covariance_matrix, variances
 from batchnuts.models.eight_schools import EFFECTS, ERRORS, EightSchoolsOptions

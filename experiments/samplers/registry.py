@@ -13,7 +13,7 @@ from typing import Literal, cast
 from pydantic import Field, model_validator
 
 from batchnuts.experiments.samplers.task import Sampler
-from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 from batchnuts.settings.schema import Settings
 
 

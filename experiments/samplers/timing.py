@@ -85,7 +85,7 @@ def timed(prepared: Prepared, seed: int, task: Task) -> Timing:
 
 def effective_sample_sizes(outcome: Outcome) -> tuple[float, float]:
     """Minimum and mean bulk ESS over the coordinates, as ArviZ defines it."""
-    from batchnuts.mcmc.diagnostics import bulk_ess
+    from batchnuts.mcmc.diagnostics.diagnose import bulk_ess
 
     assert outcome.draws is not None
     bulk = bulk_ess(outcome.draws)

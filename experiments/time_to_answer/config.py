@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from batchnuts.config import RunConfig, load_config
+from batchnuts.cli.config import RunConfig, load_config
 from batchnuts.experiments.harness.config import (
     Point,
     ResultsSettings,
@@ -34,7 +34,7 @@ from batchnuts.experiments.posterior_checks.config import merged, overrides_of
 from batchnuts.experiments.time_to_answer.measurements import Measurement
 from batchnuts.experiments.time_to_answer.registry import REGISTRY
 from batchnuts.experiments.time_to_answer.task import Task
-from batchnuts.mcmc.rhat_noise import RHAT_LIMIT
+from batchnuts.mcmc.statistics.rhat_noise import RHAT_LIMIT
 from batchnuts.settings.schema import Settings, nearest
 from batchnuts.settings.yaml import ConfigError, Origin, check_section, to_yaml
 

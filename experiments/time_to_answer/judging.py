@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from batchnuts.mcmc.verdict import diagnose_groups
+from batchnuts.mcmc.diagnostics.verdict import diagnose_groups
 
 if TYPE_CHECKING:
     import xarray

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.config import RunConfig, build_model, load_config
+from batchnuts.cli.config import RunConfig, build_model, load_config
 from batchnuts.experiments.harness.processes import Unavailable
 from batchnuts.experiments.harness.task import Figures as RowFigures
 from batchnuts.experiments.harness.task import Preparation
@@ -32,7 +32,7 @@ from batchnuts.experiments.time_to_answer.registry import REGISTRY, BatchnutsOpt
 from batchnuts.experiments.time_to_answer.scripts.request import Request, report_of, write_request
 from batchnuts.experiments.time_to_answer.search import Tried, first_draws, search
 from batchnuts.experiments.time_to_answer.task import Figures, Task
-from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.model.model import Model
 
 SCRIPTS = "batchnuts.experiments.time_to_answer.scripts"
 

@@ -15,8 +15,8 @@ from batchnuts import Model, sample_chains
 from batchnuts.bridges import inference_gym as bridge
 from batchnuts.bridges import tfp as shared
 from batchnuts.bridges.inference_gym import OFFLINE, STATISTICS, leaves, make_target, offline_targets
-from batchnuts.config import ConfigError, build_model, load_config
-from batchnuts.mcmc.model import ModelError
+from batchnuts.cli.config import ConfigError, build_model, load_config
+from batchnuts.mcmc.model.model import ModelError
 
 pytest.importorskip("inference_gym")
 

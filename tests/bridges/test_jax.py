@@ -13,9 +13,9 @@ from moments import assert_expectations
 from scipy import special
 
 from batchnuts import Model, positive, real, simplex
-from batchnuts.config import build_model
-from batchnuts.mcmc.engine import default_engine
-from batchnuts.mcmc.model import ModelError
+from batchnuts.cli.config import build_model
+from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.model import ModelError
 
 jax = pytest.importorskip("jax", reason="the extra jax is not installed")
 jnp = jax.numpy

@@ -14,10 +14,10 @@ import tensorflow_probability as tfp
 from from_source import load
 
 from batchnuts import Model, sample_chains
-from batchnuts.config import ConfigError, build_model, load_config
-from batchnuts.mcmc.model import ModelError
-from batchnuts.mcmc.quantities import Quantities
-from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.cli.config import ConfigError, build_model, load_config
+from batchnuts.mcmc.model.model import ModelError
+from batchnuts.mcmc.model.quantities import Quantities
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
 tfd, tfb = tfp.distributions, tfp.bijectors
 Root = tfd.JointDistributionCoroutine.Root

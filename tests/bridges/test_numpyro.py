@@ -10,8 +10,8 @@ import pytest
 from bridge_models import on_jax
 
 from batchnuts import Model
-from batchnuts.mcmc.engine import default_engine
-from batchnuts.mcmc.model import ModelError
+from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.model import ModelError
 
 numpyro = pytest.importorskip("numpyro", reason="the extra numpyro is not installed")
 import jax  # noqa: E402

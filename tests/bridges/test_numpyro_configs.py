@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bridge_models import config_of, on_jax
 
-from batchnuts.config import build_model
+from batchnuts.cli.config import build_model
 from batchnuts.settings.yaml import ConfigError
 
 pytest.importorskip("numpyro", reason="the extra numpyro is not installed")

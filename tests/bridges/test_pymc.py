@@ -15,9 +15,9 @@ import scipy.special
 from bridge_models import config_of, on_jax
 
 from batchnuts import Model
-from batchnuts.config import build_model
-from batchnuts.mcmc.engine import default_engine
-from batchnuts.mcmc.model import ModelError
+from batchnuts.cli.config import build_model
+from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.model import ModelError
 from batchnuts.settings.yaml import ConfigError
 
 pm = pytest.importorskip("pymc", reason="the extra pymc is not installed")
@@ -95,7 +95,7 @@ def position_of(model: Model) -> np.ndarray:
 GRADIENTS_OF_A_PROCESS = """
 import jax, numpy as np, pymc as pm
 from batchnuts import Model
-from batchnuts.mcmc.engine import default_engine
+from batchnuts.mcmc.model.library_choice import default_engine
 x = np.linspace(0, 1, 12)[:, None]
 with pm.Model() as made:
     latent = pm.gp.Marginal(cov_func=pm.gp.cov.Matern52(1, ls=pm.InverseGamma("scale", 3, 1)))

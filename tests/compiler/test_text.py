@@ -47,7 +47,7 @@ from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.pipeline import compile_function
 from batchnuts.autobatch.runtime import stackless, virtual_machine
 from batchnuts.autobatch.text.types import parse_type
-from batchnuts.mcmc.nuts import NutsOptions, make_nuts
+from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
 
 NUMPY = get_backend("numpy", "eager")
 

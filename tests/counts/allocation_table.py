@@ -15,7 +15,7 @@ if __name__ == "__main__":  # as a script: helpers lie beside this folder, the l
 from nuts_shaped import NUTS_SHAPED_TYPES, nuts_shaped
 
 from batchnuts.autobatch import Program, PushOp, TensorType, VariableAllocation, ops, primitive, summarize
-from batchnuts.mcmc.nuts import NutsOptions, make_nuts
+from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
 
 LOWERED = (
     "lower",

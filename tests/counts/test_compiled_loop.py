@@ -23,10 +23,10 @@ from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
 from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
 from batchnuts.autobatch.language.libraries import tensorflow as tensorflow_library
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
-from batchnuts.mcmc.chain_program import ChainInputs, make_chain
-from batchnuts.mcmc.hamiltonian import value_and_gradient
-from batchnuts.mcmc.nuts import NutsOptions, make_nuts
-from batchnuts.mcmc.step_size import start_adaptation
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, make_chain
+from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
+from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
+from batchnuts.mcmc.kernel.step_size import start_adaptation
 
 LANES, DIMENSION, CAPACITY, STACK_DEPTH = 3, 7, 13, 5
 STACK = f"f64[{LANES * (STACK_DEPTH + 1)},{DIMENSION}]"

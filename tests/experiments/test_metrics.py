@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from batchnuts.experiments.metrics import DIAGONAL, METRICS, estimated_by
-from batchnuts.mcmc.metric_estimates import KINDS
-from batchnuts.mcmc.warmup.metric_draws import DrawsWithGradients
+from batchnuts.mcmc.execution.metric_draws import DrawsWithGradients
+from batchnuts.mcmc.kernel.metric_estimates import KINDS
 from batchnuts.mcmc.warmup.pooling import pooled_metric
 
 COVARIANCE = np.array([[1.0, 1.8], [1.8, 4.0]])

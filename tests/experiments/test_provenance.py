@@ -11,7 +11,7 @@ import pytest
 
 from batchnuts.experiments.harness import provenance
 from batchnuts.experiments.harness.provenance import describe_environment
-from batchnuts.mcmc.memory import machine_memory
+from batchnuts.process.memory import machine_memory
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not say which cores may be used")

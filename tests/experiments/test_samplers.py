@@ -28,7 +28,7 @@ from batchnuts.experiments.samplers.problems import TARGETS, Problem
 from batchnuts.experiments.samplers.sharding import chunks
 from batchnuts.experiments.samplers.task import MissingSampler
 from batchnuts.mcmc.execution.chunk_plan import divide
-from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 from batchnuts.models import REGISTRY as MODELS
 
 STACKLESS = {"executor": "stackless", "mode": "eager"}

@@ -13,7 +13,7 @@ from scipy import stats
 from batchnuts.experiments.posterior_checks import brownian_motion, stochastic_volatility
 from batchnuts.experiments.posterior_checks.moments import Moment, compare, summarize, transformed
 from batchnuts.experiments.posterior_checks.truths import known_moments
-from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.model.model import Model
 from batchnuts.models import REGISTRY, build
 
 

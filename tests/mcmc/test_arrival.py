@@ -10,16 +10,17 @@ from scipy import stats
 
 import batchnuts
 from batchnuts.autobatch import ops
-from batchnuts.mcmc.diagnostics import diagnose
-from batchnuts.mcmc.draws import Draws
-from batchnuts.mcmc.late_chains import beyond_a_gap, late_by_density, late_by_moments
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.output import to_arviz, to_datasets
-from batchnuts.mcmc.parameters import real
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import split_settings
-from batchnuts.mcmc.warmup.arrival import absurd_starts, deep, far_away, implausible, late
-from batchnuts.mcmc.warmup.moments import Moments
+from batchnuts.mcmc.diagnostics.diagnose import diagnose
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.model.parameters import real
+from batchnuts.mcmc.output.datasets import to_arviz, to_datasets
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import split_settings
+from batchnuts.mcmc.starts.absurd_starts import absurd_starts
+from batchnuts.mcmc.statistics.late_chains import beyond_a_gap, late_by_density, late_by_moments
+from batchnuts.mcmc.statistics.window_moments import Moments
+from batchnuts.mcmc.storage.draws import Draws
+from batchnuts.mcmc.warmup.arrival import deep, far_away, implausible, late
 
 CHAINS = 16
 """As few as NumPy runs fast."""

@@ -19,11 +19,11 @@ from batchnuts.autobatch.backends.jax.machine import _Program
 from batchnuts.autobatch.backends.tensorflow.packing import PackedFunction
 from batchnuts.disk_cache.entries import Entries
 from batchnuts.disk_cache.folder import current, entries_of, keeping
-from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.execution.workers import Workers
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import split_settings
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import split_settings
+from batchnuts.mcmc.storage.draws import Draws
 
 SMALL: dict[str, Any] = {"chains": 4, "warmup": 6, "draws": 5, "max_tree_depth": 3, "chunk_lanes": 2, "shards": 2}
 

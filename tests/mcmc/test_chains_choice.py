@@ -12,20 +12,19 @@ import pytest
 
 from batchnuts import Model, sample_chains
 from batchnuts.disk_cache.folder import keeping
-from batchnuts.mcmc import choose_by_time
-from batchnuts.mcmc.chains_choice import choose_chains, draws_together, possible_chains
-from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.convergence import convergence
-from batchnuts.mcmc.engine import choose_engine
-from batchnuts.mcmc.execution import gradient_times
 from batchnuts.mcmc.execution.density_identity import density_identity
-from batchnuts.mcmc.execution.gradient_times import GradientTimes, time_gradients
-from batchnuts.mcmc.forecast import Size
-from batchnuts.mcmc.hamiltonian import value_and_gradient
-from batchnuts.mcmc.model import ModelError
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
-from batchnuts.mcmc.starts import check_at_starts
-from batchnuts.mcmc.until import Until
+from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
+from batchnuts.mcmc.model.content import Content
+from batchnuts.mcmc.model.library_choice import choose_engine
+from batchnuts.mcmc.model.model import ModelError
+from batchnuts.mcmc.run import choose_by_time, gradient_times
+from batchnuts.mcmc.run.chains_choice import choose_chains, draws_together, possible_chains
+from batchnuts.mcmc.run.forecast import Size
+from batchnuts.mcmc.run.gradient_times import GradientTimes, time_gradients
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings, split_settings
+from batchnuts.mcmc.settings.until import Until
+from batchnuts.mcmc.starts.find_starts import check_at_starts
+from batchnuts.mcmc.statistics.convergence import convergence
 from batchnuts.mcmc.warmup.windows import likely_transitions
 from batchnuts.settings.schema import SettingsError
 

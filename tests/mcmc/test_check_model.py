@@ -13,10 +13,11 @@ import pytest
 import tensorflow as tf
 from densities import good, run, solving, starts_of
 
+from batchnuts.api.sampling import sample_chains
 from batchnuts.autobatch import AssertionWarning, ops
-from batchnuts.mcmc.model import Model, ModelError
-from batchnuts.mcmc.sampling import run_chains, sample_chains
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.model.model import Model, ModelError
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.settings.schema import SettingsError
 
 

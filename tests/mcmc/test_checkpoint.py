@@ -18,21 +18,21 @@ import pytest
 from chain_runs import slice_for
 from mcmc_models import gaussian
 
-from batchnuts.mcmc.chain_states import InDraws
-from batchnuts.mcmc.checkpoint import file as checkpoint_file
+from batchnuts.cli.resume import TYPES, saved_run_of
+from batchnuts.files import sealed_file as checkpoint_file
+from batchnuts.files.sealed_file import CheckpointError, read_checkpoint, write_arrays, write_checkpoint
+from batchnuts.files.trees import pack, unpack
+from batchnuts.files.url import folder_of
 from batchnuts.mcmc.checkpoint import keeper as keepers
-from batchnuts.mcmc.checkpoint.file import CheckpointError, read_checkpoint, write_arrays, write_checkpoint
 from batchnuts.mcmc.checkpoint.keeper import NAME, Keeper, read_saved_run
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
-from batchnuts.mcmc.checkpoint.trees import pack, unpack
-from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.draws import Draws, Progress
+from batchnuts.mcmc.execution.chain_states import InDraws
 from batchnuts.mcmc.execution.runner import Counts
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.resume import TYPES, saved_run_of
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import split_settings
-from batchnuts.mcmc.url import folder_of
+from batchnuts.mcmc.model.content import Content
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import split_settings
+from batchnuts.mcmc.storage.draws import Draws, Progress
 
 # ---- the file -------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from batchnuts import Model
 from batchnuts.autobatch import random
 from batchnuts.autobatch.machine import LaneProgram
 from batchnuts.autobatch.scheduling.sweep_search import GATE, GATED_PATIENCE
-from batchnuts.mcmc.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.execution.chunk_plan import (
     ALONE,
     COSTLY_CHUNK_LANES,
@@ -24,10 +23,11 @@ from batchnuts.mcmc.execution.chunk_plan import (
     chains_alone,
     maximum_width,
 )
-from batchnuts.mcmc.hamiltonian import value_and_gradient
-from batchnuts.mcmc.nuts import NutsOptions, make_nuts
-from batchnuts.mcmc.settings import ExecutionSettings
-from batchnuts.mcmc.step_size import start_adaptation
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, make_chain
+from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
+from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
+from batchnuts.mcmc.kernel.step_size import start_adaptation
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
 
 def compiled(model: Model, mode: str = "xla") -> LaneProgram:

@@ -20,16 +20,16 @@ from batchnuts.autobatch import Schedule, StackOverflowError
 from batchnuts.autobatch.machine import LaneProgram
 from batchnuts.autobatch.runtime import virtual_machine
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
-from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
-from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.execution import chunk_plan
 from batchnuts.mcmc.execution.attempt import Bracket, MergePosition
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.chunk import Chunk, Kept
 from batchnuts.mcmc.execution.chunk_plan import Chunking, divide
 from batchnuts.mcmc.execution.chunk_runner import ChunkRunner, make_runner
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import ExecutionSettings, split_settings
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, split_settings
+from batchnuts.mcmc.storage.draws import Arrangement
 from batchnuts.mcmc.storage.memory import MemoryStorage
 
 XLA = ExecutionSettings()
@@ -387,7 +387,7 @@ def test_a_fault_in_a_thread_is_raised_here(program: Any) -> None:
 UNDER_WAY = """
 from chain_runs import inputs, make_program
 from batchnuts.mcmc.execution.chunk_runner import make_runner
-from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
 rows = 10_000
 runner = make_runner(make_program(rows), inputs(rows), ExecutionSettings(backend="numpy"), 8)

@@ -11,11 +11,11 @@ import xarray
 from scipy import fft, special
 from scipy.signal import lfilter
 
-from batchnuts.mcmc.autocorrelation import MANY_CHAINS, length_of_transforms
-from batchnuts.mcmc.chain_moments import chain_moments
-from batchnuts.mcmc.convergence import STATISTICS, convergence
-from batchnuts.mcmc.quantile_functions import chi_squared_exceeded, f_exceeded, normal, normal_exceeded
-from batchnuts.mcmc.rank_normal import BLOCK, TABLE, NormalScores
+from batchnuts.mcmc.statistics.autocorrelation import MANY_CHAINS, length_of_transforms
+from batchnuts.mcmc.statistics.chain_moments import chain_moments
+from batchnuts.mcmc.statistics.convergence import STATISTICS, convergence
+from batchnuts.mcmc.statistics.quantile_functions import chi_squared_exceeded, f_exceeded, normal, normal_exceeded
+from batchnuts.mcmc.statistics.rank_normal import BLOCK, TABLE, NormalScores
 
 
 def chains(shape: tuple[int, int], seed: int) -> np.ndarray:

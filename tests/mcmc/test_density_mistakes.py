@@ -17,7 +17,7 @@ import pytest
 import batchnuts
 from batchnuts import interval, positive
 from batchnuts.autobatch import ops
-from batchnuts.mcmc.model import Model, ModelError
+from batchnuts.mcmc.model.model import Model, ModelError
 
 SCHOOL = np.array([1, 2, 3, 4])
 SERIES = pd.Series([1.0, 2.0])
@@ -120,9 +120,9 @@ def test_the_message_has_the_line_and_the_remedy(density: Callable[[Any], Any], 
 def test_a_parameter_that_the_density_does_not_use(
     density: Callable[[Any], Any], more: dict[str, Any], message: str | None
 ) -> None:
-    from batchnuts.mcmc.check_model import check_density
-    from batchnuts.mcmc.engine import default_engine
-    from batchnuts.mcmc.improper import refuse_improper
+    from batchnuts.mcmc.model.check_model import check_density
+    from batchnuts.mcmc.model.improper import refuse_improper
+    from batchnuts.mcmc.model.library_choice import default_engine
 
     model = Model.from_function(density, variables={"mu": [], **more})
     at = np.full((1, model.dimension), 0.5, "float32")

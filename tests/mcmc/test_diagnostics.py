@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from batchnuts.mcmc import chain_moments, diagnostics, draw_blocks, rank_normal
-from batchnuts.mcmc.diagnostics import DiagnosticsError, diagnose
-from batchnuts.mcmc.verdict import diagnose_groups
+from batchnuts.mcmc.diagnostics import diagnose as diagnostics
+from batchnuts.mcmc.diagnostics.diagnose import DiagnosticsError, diagnose
+from batchnuts.mcmc.diagnostics.verdict import diagnose_groups
+from batchnuts.mcmc.statistics import chain_moments, draw_blocks, rank_normal
 from batchnuts.report import summary_table
 from batchnuts.report.summaries import furthest
 
@@ -48,7 +49,7 @@ def test_the_error_of_the_standard_deviation():
 def test_a_summary_does_not_import_large_libraries():
     """Which would take as long as all else that a short run does after its draws."""
     code = (
-        "import sys, numpy; from batchnuts.mcmc.diagnostics import diagnose; "
+        "import sys, numpy; from batchnuts.mcmc.diagnostics.diagnose import diagnose; "
         "diagnose(numpy.random.default_rng(0).normal(size=(4, 20, 2)), ['a', 'b']); "
         "sys.exit(bool({'arviz', 'matplotlib', 'scipy', 'xarray', 'pandas'} & set(sys.modules)))"
     )

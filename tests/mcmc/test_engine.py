@@ -17,12 +17,13 @@ import pytest
 import tensorflow as tf
 from moments import assert_expectations
 
+from batchnuts.api.sampling import sample_chains
 from batchnuts.autobatch import ops
-from batchnuts.mcmc.engine import choose_engine, default_engine, written_in
-from batchnuts.mcmc.hamiltonian import value_and_gradient
-from batchnuts.mcmc.model import Model, ModelError
-from batchnuts.mcmc.sampling import run_chains, sample_chains
-from batchnuts.mcmc.settings import ExecutionSettings, split_settings
+from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
+from batchnuts.mcmc.model.library_choice import choose_engine, default_engine, written_in
+from batchnuts.mcmc.model.model import Model, ModelError
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, split_settings
 from batchnuts.models import REGISTRY, build
 from batchnuts.settings.schema import SettingsError
 

@@ -13,14 +13,14 @@ import pytest
 
 from batchnuts import Model, sample_chains
 from batchnuts.autobatch import ops
-from batchnuts.mcmc import forecast as module
-from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.diagnostics import diagnostics_bytes
-from batchnuts.mcmc.draws import draw_bytes
-from batchnuts.mcmc.forecast import Forecast, Size, forecast, memory_problem
-from batchnuts.mcmc.saving import OVERHEAD
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
-from batchnuts.mcmc.warmup.moments import moments_bytes
+from batchnuts.files.saving import OVERHEAD
+from batchnuts.mcmc.diagnostics.diagnose import diagnostics_bytes
+from batchnuts.mcmc.model.content import Content
+from batchnuts.mcmc.run import forecast as module
+from batchnuts.mcmc.run.forecast import Forecast, Size, forecast, memory_problem
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings, split_settings
+from batchnuts.mcmc.statistics.window_moments import moments_bytes
+from batchnuts.mcmc.storage.draws import draw_bytes
 from batchnuts.settings.schema import SettingsError
 
 EXECUTION = ExecutionSettings.model_validate({"shards": 2})
@@ -46,7 +46,7 @@ FIFTY = Size(50, "float32", values=50, largest=50)
 FREES = """
 import psutil
 import numpy as np
-from batchnuts.mcmc.freed_memory import give_back_freed
+from batchnuts.process.freed_memory import give_back_freed
 arrays = [np.ones(10_000) for _ in range(4_000)]  # 320 MB, each too small for a mapping of its own
 last = np.ones(10_000)  # above them: what is below stays
 del arrays
@@ -166,8 +166,8 @@ def test_from_python_it_is_refused_before_the_model_is_looked_at(monkeypatch: py
 ROOT = Path(__file__).resolve().parents[2]
 RUN = """
 import re, sys
-from batchnuts.config import build_model, load_config
-from batchnuts.mcmc.forecast import Size, forecast
+from batchnuts.cli.config import build_model, load_config
+from batchnuts.mcmc.run.forecast import Size, forecast
 from batchnuts.sample import main
 arguments = sys.argv[1:]
 config = load_config(arguments[0], arguments[1:])

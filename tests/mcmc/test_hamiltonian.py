@@ -10,9 +10,9 @@ from mcmc_models import quartic, quartic_alone
 from scipy import stats
 
 from batchnuts.autobatch import random
-from batchnuts.mcmc.hamiltonian import drift, keeps_going, kick, value_and_gradient
-from batchnuts.mcmc.metric import DIAGONAL
-from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.kernel.hamiltonian import drift, keeps_going, kick, value_and_gradient
+from batchnuts.mcmc.kernel.metric import DIAGONAL
+from batchnuts.mcmc.model.model import Model
 
 INVERSE_MASS = np.array([0.6, 1.9])
 

@@ -15,13 +15,13 @@ import pytest
 from streamed_draws import DRAWS, drawn, finished
 
 import batchnuts
-from batchnuts.after_run import keep_for_reports
-from batchnuts.mcmc import kept_diagnostics
-from batchnuts.mcmc.diagnostics import Diagnostics
-from batchnuts.mcmc.kept_diagnostics import keep_diagnostics
+from batchnuts.cli.after_run import keep_for_reports
+from batchnuts.mcmc.diagnostics import kept_diagnostics
+from batchnuts.mcmc.diagnostics.diagnose import Diagnostics
+from batchnuts.mcmc.diagnostics.kept_diagnostics import keep_diagnostics
 from batchnuts.mcmc.storage.place import LocalPlace
+from batchnuts.mcmc.storage.stored_run import open_zarr
 from batchnuts.mcmc.storage.zarr_files import ZarrFiles
-from batchnuts.mcmc.stored_run import open_zarr
 from batchnuts.report.__main__ import main as report_main
 from batchnuts.report.run_file import NotARun, read_run
 

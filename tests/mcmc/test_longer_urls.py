@@ -19,17 +19,17 @@ from streamed_draws import DRAWS, MODEL, assert_same_groups, drawn, part_of, sto
 from url_files import content_of, small_blocks_from, url_of
 
 from batchnuts.autobatch import ops
-from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.layout import Layout
-from batchnuts.mcmc.lengthen import EndedRun, joined, replace_store
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.output import to_datasets
-from batchnuts.mcmc.saving import OutputError, save
+from batchnuts.files.saving import OutputError, save
+from batchnuts.files.url import Url
+from batchnuts.mcmc.model.content import Content
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.output.datasets import to_datasets
+from batchnuts.mcmc.run.lengthen import EndedRun, joined, replace_store
+from batchnuts.mcmc.storage.layout import Layout
 from batchnuts.mcmc.storage.place import METADATA
+from batchnuts.mcmc.storage.stored_run import open_zarr
 from batchnuts.mcmc.storage.url_place import UrlError, UrlPlace
 from batchnuts.mcmc.storage.zarr_files import ZarrFilesBeside
-from batchnuts.mcmc.stored_run import open_zarr
-from batchnuts.mcmc.url import Url
 
 
 @pytest.fixture(autouse=True)

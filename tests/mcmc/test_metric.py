@@ -12,13 +12,13 @@ from mcmc_models import gaussian, gaussian_primitive, quartic, quartic_alone
 from scipy import stats
 
 from batchnuts.autobatch import ops, primitive, random
-from batchnuts.mcmc.hamiltonian import keeps_going
-from batchnuts.mcmc.metric import DIAGONAL, DenseMetric, LowRankMetric, Metric, make_metric
-from batchnuts.mcmc.metric_estimates import MetricParameters
-from batchnuts.mcmc.nuts import NutsOptions, Transition, make_nuts
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.step_size import make_first_step_size
+from batchnuts.mcmc.kernel.hamiltonian import keeps_going
+from batchnuts.mcmc.kernel.metric import DIAGONAL, DenseMetric, LowRankMetric, Metric, make_metric
+from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
+from batchnuts.mcmc.kernel.nuts import NutsOptions, Transition, make_nuts
+from batchnuts.mcmc.kernel.step_size import make_first_step_size
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 
 Distribution = Callable[[np.ndarray], np.ndarray]
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchnuts.mcmc.metric_estimates import (
+from batchnuts.mcmc.execution.metric_draws import draws_with_gradients
+from batchnuts.mcmc.kernel.metric_estimates import (
     KINDS,
     MetricParameters,
     diagonal_estimate,
@@ -15,7 +16,6 @@ from batchnuts.mcmc.metric_estimates import (
     fisher_diagonal,
     geometric_mean,
 )
-from batchnuts.mcmc.warmup.metric_draws import draws_with_gradients
 
 RNG = np.random.default_rng(2026)
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from batchnuts.mcmc import nested_rhat as module
-from batchnuts.mcmc import rank_normal
-from batchnuts.mcmc.chain_moments import chain_moments
-from batchnuts.mcmc.diagnostics import diagnose
-from batchnuts.mcmc.nested_rhat import nested_of, nested_rhat
-from batchnuts.mcmc.rank_normal import NormalScores, Ranking
-from batchnuts.mcmc.reductions import NESTED, in_order, reduce_draws
-from batchnuts.mcmc.superchains import superchain_of
+from batchnuts.mcmc.diagnostics.diagnose import diagnose
+from batchnuts.mcmc.settings.superchains import superchain_of
+from batchnuts.mcmc.statistics import nested_rhat as module
+from batchnuts.mcmc.statistics import rank_normal
+from batchnuts.mcmc.statistics.chain_moments import chain_moments
+from batchnuts.mcmc.statistics.nested_rhat import nested_of, nested_rhat
+from batchnuts.mcmc.statistics.rank_normal import NormalScores, Ranking
+from batchnuts.mcmc.statistics.reductions import NESTED, in_order, reduce_draws
 
 
 def by_the_paper(draws: np.ndarray, superchain: np.ndarray) -> float:

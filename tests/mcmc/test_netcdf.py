@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import xarray
 
-from batchnuts.mcmc.groups import AnyGroup, Group, datasets_of
-from batchnuts.mcmc.netcdf import plain
-from batchnuts.mcmc.saving import save
-from batchnuts.mcmc.verdict import diagnose_groups
+from batchnuts.files.groups import AnyGroup, Group, datasets_of
+from batchnuts.files.netcdf import plain
+from batchnuts.files.saving import save
+from batchnuts.mcmc.diagnostics.verdict import diagnose_groups
 
 ATTRIBUTES = {"text": "caf\u00e9", "empty": "", "number": 3, "share": 0.5, "flag": np.int64(1), "list": [1, 2]}
 

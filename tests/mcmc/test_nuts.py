@@ -13,7 +13,7 @@ from scipy import stats
 
 from batchnuts.autobatch import TensorType, VariableAllocation, primitive, random
 from batchnuts.autobatch.backends.registry import get_backend
-from batchnuts.mcmc.nuts import _DIRECTION, _MOMENTUM, NutsOptions, Transition, event, make_nuts
+from batchnuts.mcmc.kernel.nuts import _DIRECTION, _MOMENTUM, NutsOptions, Transition, event, make_nuts
 
 INVERSE_MASS = np.array([0.7, 1.6])
 ALPHA = 1e-3

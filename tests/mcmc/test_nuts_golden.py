@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from mcmc_models import gaussian_primitive
 
-from batchnuts.mcmc.nuts import NutsOptions, make_nuts
+from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
 
 
 @pytest.mark.parametrize("name", ["lower", "tail_calls"])

@@ -11,13 +11,13 @@ import xarray
 from fake_run import make_draws
 from ways import rotating
 
-from batchnuts.mcmc import saving
-from batchnuts.mcmc.draws import draw_bytes
-from batchnuts.mcmc.forecast import Size, forecast
-from batchnuts.mcmc.model import Model, Variable
-from batchnuts.mcmc.output import to_arviz, to_datasets
-from batchnuts.mcmc.saving import NotSaved, OutputError, check_path, check_space, mode_of_new_file, save
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.files import saving
+from batchnuts.files.saving import NotSaved, OutputError, check_path, check_space, mode_of_new_file, save
+from batchnuts.mcmc.model.model import Model, Variable
+from batchnuts.mcmc.output.datasets import to_arviz, to_datasets
+from batchnuts.mcmc.run.forecast import Size, forecast
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.storage.draws import draw_bytes
 
 SETTINGS = SamplerSettings(chains=3, draws=5, seed=2**60)
 

@@ -21,13 +21,13 @@ import batchnuts
 from batchnuts.autobatch import StackOverflowError
 from batchnuts.autobatch.backends.tensorflow import session
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
-from batchnuts.mcmc.draws import Draws, Progress
-from batchnuts.mcmc.engine import default_engine
 from batchnuts.mcmc.execution import fingerprint, program_cache
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import split_settings
-from batchnuts.mcmc.starts import check_at_starts
+from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import split_settings
+from batchnuts.mcmc.starts.find_starts import check_at_starts
+from batchnuts.mcmc.storage.draws import Draws, Progress
 
 NUMPY: dict[str, Any] = {
     "chains": 2, "warmup": 3, "draws": 4, "step_size": 0.5, "backend": "numpy", "max_tree_depth": 2

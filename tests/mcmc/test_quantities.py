@@ -15,16 +15,16 @@ from fake_run import make_draws
 import batchnuts
 from batchnuts import Model, positive, real
 from batchnuts.autobatch import ops, random
-from batchnuts.mcmc import quantities
-from batchnuts.mcmc.content import FUNCTION_OF_GROUP, Content
-from batchnuts.mcmc.forecast import Size
-from batchnuts.mcmc.model import ModelError
-from batchnuts.mcmc.output import to_arviz, to_datasets
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import split_settings
+from batchnuts.mcmc.model import quantities
+from batchnuts.mcmc.model.content import FUNCTION_OF_GROUP, Content
+from batchnuts.mcmc.model.model import ModelError
+from batchnuts.mcmc.output.datasets import to_arviz, to_datasets
+from batchnuts.mcmc.run.forecast import Size
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import split_settings
+from batchnuts.process.signals import StopSignals
 from batchnuts.sample import _unless_stopped
 from batchnuts.settings.schema import SettingsError
-from batchnuts.stopping import StopSignals
 
 Y = np.array([0.5, -1.0, 2.0, 0.0], "float32")
 OF_FUNCTIONS = ("log_likelihood", "posterior_predictive", "prior", "prior_predictive")

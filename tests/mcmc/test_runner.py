@@ -11,11 +11,11 @@ import pytest
 from chain_runs import CAPACITY, LANES, assert_same, drive, inputs, make_program, slice_for
 
 from batchnuts.autobatch import StackOverflowError
-from batchnuts.mcmc.chain_program import ChainResult
 from batchnuts.mcmc.execution import runner
 from batchnuts.mcmc.execution.chunk_runner import ChunkRunner, make_runner
 from batchnuts.mcmc.execution.runner import Counts
-from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.kernel.chain_program import ChainResult
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ import pytest
 from scipy.signal import lfilter
 
 import batchnuts
-from batchnuts.mcmc import running_summary
-from batchnuts.mcmc.diagnostics import diagnose
-from batchnuts.mcmc.nested_rhat import nested_rhat
-from batchnuts.mcmc.running_summary import RunningSummary, StatisticsTotals, segments_of
-from batchnuts.mcmc.summary_group import PROBABILITIES, summary_group
-from batchnuts.mcmc.superchains import superchain_of
+from batchnuts.mcmc.diagnostics.diagnose import diagnose
+from batchnuts.mcmc.diagnostics.summary_group import PROBABILITIES, summary_group
+from batchnuts.mcmc.settings.superchains import superchain_of
+from batchnuts.mcmc.statistics import running_summary
+from batchnuts.mcmc.statistics.nested_rhat import nested_rhat
+from batchnuts.mcmc.statistics.running_summary import RunningSummary, StatisticsTotals, segments_of
 
 SCALES, CENTRES = np.array([1.0, 10.0, 0.1]), np.array([0.0, 1e4, -3.0])
 

@@ -18,13 +18,13 @@ from mcmc_models import gaussian
 
 from batchnuts import sample_chains
 from batchnuts.autobatch import BatchedFunction, StackOverflowError, ops
-from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.draws import STATISTICS, Draws, Progress
 from batchnuts.mcmc.execution.program_cache import check_disk_cache
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.output import to_datasets
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import split_settings
+from batchnuts.mcmc.model.content import Content
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.output.datasets import to_datasets
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import split_settings
+from batchnuts.mcmc.storage.draws import STATISTICS, Draws, Progress
 from batchnuts.settings.schema import SettingsError
 
 MODEL = gaussian(3, covariance="ar1", correlation=0.6)

@@ -11,8 +11,8 @@ from array_libraries import needs_jax
 
 from batchnuts import Model, covariance_cholesky, positive, real, simplex
 from batchnuts.autobatch import ops
-from batchnuts.mcmc.parameters import Parameter
-from batchnuts.mcmc.supports import Array, Lower, Shape
+from batchnuts.mcmc.model.parameters import Parameter
+from batchnuts.mcmc.model.supports import Array, Lower, Shape
 
 
 def said(model: Model) -> dict[str, tuple[bool, str]]:

@@ -7,9 +7,9 @@ import pydantic
 import pytest
 
 import batchnuts
-from batchnuts.mcmc import options
-from batchnuts.mcmc.options import Options
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
+from batchnuts.api import options
+from batchnuts.api.options import Options
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.settings.schema import SettingsError
 
 

@@ -13,11 +13,12 @@ from array_libraries import needs_jax
 from densities import good, run, solving, starts_of
 
 from batchnuts import sample_chains
-from batchnuts.mcmc.check_model import check_density
-from batchnuts.mcmc.engine import default_engine
-from batchnuts.mcmc.model import Model, ModelError
-from batchnuts.mcmc.settings import ExecutionSettings
-from batchnuts.mcmc.starts import TRIES, evaluate_at
+from batchnuts.mcmc.execution.evaluation import evaluate_at
+from batchnuts.mcmc.model.check_model import check_density
+from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.model import Model, ModelError
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
+from batchnuts.mcmc.starts.find_starts import TRIES
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])

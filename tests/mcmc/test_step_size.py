@@ -7,10 +7,10 @@ import pytest
 from mcmc_models import gaussian
 
 from batchnuts.autobatch import batch
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, WarmupSettings
-from batchnuts.mcmc.step_size import adapt, adapt_if, start_adaptation
+from batchnuts.mcmc.kernel.step_size import adapt, adapt_if, start_adaptation
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings, WarmupSettings
 
 NUMPY = ExecutionSettings(backend="numpy")
 LONG, SHORT = WarmupSettings(transitions=150), WarmupSettings(transitions=21)

@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 
 from batchnuts.autobatch import ops
-from batchnuts.mcmc import stopping_rule
-from batchnuts.mcmc.chain_program import Record, empty_records
-from batchnuts.mcmc.diagnostics import diagnose
-from batchnuts.mcmc.engine import default_engine
+from batchnuts.mcmc.diagnostics.diagnose import diagnose
 from batchnuts.mcmc.execution.runner import Counts
-from batchnuts.mcmc.interim_analyses import Ended, InterimAnalyses
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.natural_parameters import NaturalParameters, natural_parameters
-from batchnuts.mcmc.nested_rhat import nested_of
-from batchnuts.mcmc.parameters import positive, real
-from batchnuts.mcmc.reductions import NESTED, in_order, reduce_draws
-from batchnuts.mcmc.settings import ExecutionSettings
-from batchnuts.mcmc.stopping_rule import Decision, StoppingRule
-from batchnuts.mcmc.superchains import superchain_of
-from batchnuts.mcmc.until import Condition, Until
+from batchnuts.mcmc.kernel.chain_program import Record, empty_records
+from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.model.natural_parameters import NaturalParameters, natural_parameters
+from batchnuts.mcmc.model.parameters import positive, real
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
+from batchnuts.mcmc.settings.superchains import superchain_of
+from batchnuts.mcmc.settings.until import Condition, Until
+from batchnuts.mcmc.statistics.nested_rhat import nested_of
+from batchnuts.mcmc.statistics.reductions import NESTED, in_order, reduce_draws
+from batchnuts.mcmc.stopping import stopping_rule
+from batchnuts.mcmc.stopping.interim_analyses import Ended, InterimAnalyses
+from batchnuts.mcmc.stopping.stopping_rule import Decision, StoppingRule
 from batchnuts.settings.schema import SettingsError
 
 NAMES = ("mu", "tau", "theta[0]", "theta[1]")

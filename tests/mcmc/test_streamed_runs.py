@@ -13,14 +13,14 @@ from streamed_draws import assert_same_groups
 
 import batchnuts
 from batchnuts.autobatch import ops, random
-from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.output import to_datasets
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import split_settings
+from batchnuts.mcmc.model.content import Content
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.output.datasets import to_datasets
+from batchnuts.mcmc.output.streaming import ZarrRun
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import split_settings
 from batchnuts.mcmc.storage import streamed
-from batchnuts.mcmc.stored_run import open_zarr
-from batchnuts.mcmc.streaming import ZarrRun
+from batchnuts.mcmc.storage.stored_run import open_zarr
 
 RUN = """
 import re, sys
@@ -28,9 +28,9 @@ from pathlib import Path
 import numpy as np
 from batchnuts.autobatch.machine import map_leaves
 sys.path[:0] = sys.argv[3:]
-from batchnuts.mcmc.content import Content
+from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.storage import streamed
-from batchnuts.mcmc.streaming import ZarrRun
+from batchnuts.mcmc.output.streaming import ZarrRun
 from streamed_draws import MODEL, SAMPLER, drawn, records_of
 chains, rows, draws = 64, 50, int(sys.argv[2])
 streamed.BLOCK_BYTES, streamed.CHAINS_BYTES = 2_000_000, 500_000

@@ -40,27 +40,26 @@ from streamed_draws import (
 
 import batchnuts
 from batchnuts.autobatch.machine import map_leaves
-from batchnuts.mcmc import stored_run
-from batchnuts.mcmc.checkpoint.file import CheckpointError
-from batchnuts.mcmc.content import Content, check_content
-from batchnuts.mcmc.earlier_run import draws_of_run
-from batchnuts.mcmc.kept_diagnostics import keep_diagnostics
-from batchnuts.mcmc.layout import SAMPLES, Entries, Layout
-from batchnuts.mcmc.lengthen import EndedRun, recover, replace_store
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.opened_run import open_run
-from batchnuts.mcmc.output import to_datasets
-from batchnuts.mcmc.saving import OutputError, check_path, save
-from batchnuts.mcmc.settings import split_settings
-from batchnuts.mcmc.storage import row_blocks, streamed
+from batchnuts.files.saving import OutputError, check_path, save
+from batchnuts.files.sealed_file import CheckpointError
+from batchnuts.mcmc.diagnostics.kept_diagnostics import keep_diagnostics
+from batchnuts.mcmc.model.content import Content, check_content
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.output.datasets import to_datasets
+from batchnuts.mcmc.output.opened_run import open_run
+from batchnuts.mcmc.output.streaming import STATE, ZarrRun, require_zarr
+from batchnuts.mcmc.run.lengthen import EndedRun, recover, replace_store
+from batchnuts.mcmc.settings.run_settings import split_settings
+from batchnuts.mcmc.settings.until import Until
+from batchnuts.mcmc.starts.tuning import Tuning, read_tuning
+from batchnuts.mcmc.storage import row_blocks, stored_run, streamed
+from batchnuts.mcmc.storage.earlier_run import draws_of_run
+from batchnuts.mcmc.storage.layout import SAMPLES, Entries, Layout
 from batchnuts.mcmc.storage.place import METADATA, LocalPlace, is_store
 from batchnuts.mcmc.storage.row_blocks import RowBlock
+from batchnuts.mcmc.storage.stored_run import open_zarr
 from batchnuts.mcmc.storage.streamed import StreamedStorage
 from batchnuts.mcmc.storage.zarr_files import ZarrFiles, chunk_shape
-from batchnuts.mcmc.stored_run import open_zarr
-from batchnuts.mcmc.streaming import STATE, ZarrRun, require_zarr
-from batchnuts.mcmc.tuning import Tuning, read_tuning
-from batchnuts.mcmc.until import Until
 from batchnuts.report.run_file import NotARun, next_steps, read_run
 from batchnuts.settings.schema import SettingsError
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from batchnuts.mcmc.diagnostics import diagnose
-from batchnuts.mcmc.nested_rhat import nested_of
-from batchnuts.mcmc.reductions import NESTED, in_order, reduce_draws
-from batchnuts.mcmc.stopping_rule import StoppingRule
-from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, find_stuck
-from batchnuts.mcmc.superchains import superchain_of
-from batchnuts.mcmc.until import Until
-from batchnuts.mcmc.verdict import judge
+from batchnuts.mcmc.diagnostics.diagnose import diagnose
+from batchnuts.mcmc.diagnostics.verdict import judge
+from batchnuts.mcmc.settings.superchains import superchain_of
+from batchnuts.mcmc.settings.until import Until
+from batchnuts.mcmc.statistics.nested_rhat import nested_of
+from batchnuts.mcmc.statistics.reductions import NESTED, in_order, reduce_draws
+from batchnuts.mcmc.statistics.stuck_chains import PERSISTENCE_LIMIT, find_stuck
+from batchnuts.mcmc.stopping.stopping_rule import StoppingRule
 
 
 def healthy(chains: int, draws: int, coefficients: int = 4, memory: float = 0.5, seed: int = 0) -> np.ndarray:

@@ -14,16 +14,16 @@ import batchnuts
 from batchnuts import Model
 from batchnuts.autobatch import ops
 from batchnuts.autobatch.machine import map_leaves
-from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.draws import Draws
-from batchnuts.mcmc.output import to_datasets
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.saving import save
-from batchnuts.mcmc.settings import split_settings
+from batchnuts.files.saving import save
+from batchnuts.mcmc.diagnostics.verdict import coefficients
+from batchnuts.mcmc.model.content import Content
+from batchnuts.mcmc.output.datasets import to_datasets
+from batchnuts.mcmc.output.summarizing import SummaryRun
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import split_settings
 from batchnuts.mcmc.storage import streamed
-from batchnuts.mcmc.stored_run import is_interrupted
-from batchnuts.mcmc.summarizing import SummaryRun
-from batchnuts.mcmc.verdict import coefficients
+from batchnuts.mcmc.storage.draws import Draws
+from batchnuts.mcmc.storage.stored_run import is_interrupted
 from batchnuts.settings.schema import SettingsError
 
 CONTENT = Content(draws=False)

@@ -31,13 +31,13 @@ from batchnuts import (
     upper,
 )
 from batchnuts.autobatch import ops
-from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.engine import default_engine
-from batchnuts.mcmc.model import ModelError
-from batchnuts.mcmc.output import to_datasets
-from batchnuts.mcmc.parameters import Parameter
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import split_settings
+from batchnuts.mcmc.model.content import Content
+from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.model import ModelError
+from batchnuts.mcmc.model.parameters import Parameter
+from batchnuts.mcmc.output.datasets import to_datasets
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import split_settings
 
 BOUNDS = np.array([0.0, 1.5, -2.0])
 ALL: dict[str, Parameter] = {

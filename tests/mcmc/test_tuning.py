@@ -14,14 +14,14 @@ from fake_run import make_draws
 
 from batchnuts import interval, positive, sample_chains
 from batchnuts.autobatch import ops
-from batchnuts.mcmc.initialization import make_proposals
-from batchnuts.mcmc.metric_estimates import MetricParameters
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.output import to_datasets
-from batchnuts.mcmc.run import Run
-from batchnuts.mcmc.saving import save
-from batchnuts.mcmc.settings import SamplerSettings, split_settings
-from batchnuts.mcmc.tuning import read_tuning
+from batchnuts.files.saving import save
+from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.output.datasets import to_datasets
+from batchnuts.mcmc.run.run import Run
+from batchnuts.mcmc.settings.run_settings import SamplerSettings, split_settings
+from batchnuts.mcmc.starts.initialization import make_proposals
+from batchnuts.mcmc.starts.tuning import read_tuning
 from batchnuts.settings.schema import SettingsError
 
 SCALES = np.geomspace(0.01, 100.0, 12)
@@ -320,7 +320,7 @@ def test_chains_that_adapt_alone_warm_up_by_themselves_and_from_a_file(tmp_path:
 
 def test_a_file_that_claims_more_than_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not the draws of the new run, which are few."""
-    from batchnuts.mcmc.earlier_run import read_groups
+    from batchnuts.mcmc.storage.earlier_run import read_groups
 
     path = tmp_path / "huge.nc"
     xarray.Dataset({"x": (("n",), np.zeros(3))}).to_netcdf(path, group="adaptation", engine="h5netcdf")

@@ -12,14 +12,14 @@ from ways import rotating
 
 from batchnuts import sample_chains
 from batchnuts.autobatch import ops, random
-from batchnuts.mcmc.check_model import UnboundedDensityError
 from batchnuts.mcmc.execution.chunk import Chunk
 from batchnuts.mcmc.execution.runner import UnboundedDensity
-from batchnuts.mcmc.hamiltonian import value_and_gradient
-from batchnuts.mcmc.model import Model, Variable
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.step_size import make_first_step_size
+from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
+from batchnuts.mcmc.kernel.step_size import make_first_step_size
+from batchnuts.mcmc.model.check_model import UnboundedDensityError
+from batchnuts.mcmc.model.model import Model, Variable
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 
 CHAINS = 6
 LIMIT = 1.6

@@ -9,13 +9,13 @@ import pytest
 from chain_runs import slice_for
 from mcmc_models import gaussian
 
-from batchnuts.mcmc.convergence import convergence
-from batchnuts.mcmc.draws import Draws, Progress
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.output import to_datasets
-from batchnuts.mcmc.parameters import positive, real
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import split_settings
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.model.parameters import positive, real
+from batchnuts.mcmc.output.datasets import to_datasets
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import split_settings
+from batchnuts.mcmc.statistics.convergence import convergence
+from batchnuts.mcmc.storage.draws import Draws, Progress
 from batchnuts.settings.schema import SettingsError
 
 MODEL = gaussian(3)

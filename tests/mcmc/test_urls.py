@@ -30,19 +30,19 @@ from streamed_draws import (
 )
 from url_files import KINDS, content_of, small_blocks_from, url_of
 
-from batchnuts.mcmc.checkpoint.file import CheckpointError
-from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.earlier_run import draws_of_run, read_groups
-from batchnuts.mcmc.opened_run import open_run
-from batchnuts.mcmc.output import to_datasets
-from batchnuts.mcmc.saving import OutputError, check_path
+from batchnuts.files.saving import OutputError, check_path
+from batchnuts.files.sealed_file import CheckpointError
+from batchnuts.files.url import Url, folder_of, location_of
+from batchnuts.mcmc.model.content import Content
+from batchnuts.mcmc.output.datasets import to_datasets
+from batchnuts.mcmc.output.opened_run import open_run
+from batchnuts.mcmc.output.streaming import ZarrRun
 from batchnuts.mcmc.storage import streamed, url_place
+from batchnuts.mcmc.storage.earlier_run import draws_of_run, read_groups
 from batchnuts.mcmc.storage.place import METADATA, STATE, LocalPlace, Place, is_store
 from batchnuts.mcmc.storage.place_store import PlaceStore
+from batchnuts.mcmc.storage.stored_run import open_zarr
 from batchnuts.mcmc.storage.url_place import UrlError, UrlPlace, check_url, place_of
-from batchnuts.mcmc.stored_run import open_zarr
-from batchnuts.mcmc.streaming import ZarrRun
-from batchnuts.mcmc.url import Url, folder_of, location_of
 from batchnuts.report.run_file import NotARun, read_run
 from batchnuts.settings.schema import SettingsError
 

@@ -12,14 +12,14 @@ import pytest
 from fake_run import make_draws
 
 import batchnuts
-from batchnuts.mcmc.diagnostics import DiagnosticsError, diagnose
-from batchnuts.mcmc.draws import Draws
-from batchnuts.mcmc.kept_diagnostics import diagnostics_group
-from batchnuts.mcmc.model import Model, Variable
-from batchnuts.mcmc.output import to_arviz, to_datasets
-from batchnuts.mcmc.saving import save
-from batchnuts.mcmc.settings import SamplerSettings
-from batchnuts.mcmc.verdict import DIVERGENCE_SHARE, many_divergences
+from batchnuts.files.saving import save
+from batchnuts.mcmc.diagnostics.diagnose import DiagnosticsError, diagnose
+from batchnuts.mcmc.diagnostics.kept_diagnostics import diagnostics_group
+from batchnuts.mcmc.diagnostics.verdict import DIVERGENCE_SHARE, many_divergences
+from batchnuts.mcmc.model.model import Model, Variable
+from batchnuts.mcmc.output.datasets import to_arviz, to_datasets
+from batchnuts.mcmc.settings.run_settings import SamplerSettings
+from batchnuts.mcmc.storage.draws import Draws
 from batchnuts.report.run_file import verdict_at_end
 
 MODEL = Model(

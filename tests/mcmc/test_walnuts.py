@@ -10,9 +10,9 @@ from mcmc_models import quartic, quartic_alone
 from nuts_oracle import Expected, Orbit, Visit, agree, directions, replay
 
 from batchnuts.autobatch import random
-from batchnuts.mcmc.nuts import _DIRECTION, _MOMENTUM, event
-from batchnuts.mcmc.transition import Transition
-from batchnuts.mcmc.walnuts import WalnutsOptions, make_walnuts
+from batchnuts.mcmc.kernel.nuts import _DIRECTION, _MOMENTUM, event
+from batchnuts.mcmc.kernel.transition import Transition
+from batchnuts.mcmc.kernel.walnuts import WalnutsOptions, make_walnuts
 
 INVERSE_MASS = np.array([0.7, 1.6])
 ALPHA = 1e-3

@@ -13,14 +13,17 @@ from chain_runs import inputs, make_program
 from mcmc_models import gaussian
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.mcmc.chain_states import ChainStates
-from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.execution.chain_states import ChainStates
 from batchnuts.mcmc.execution.chunk_runner import make_runner
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.run import Run
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import ExecutionSettings, split_settings
-from batchnuts.mcmc.superchains import superchain_of
+from batchnuts.mcmc.execution.metric_draws import DrawsWithGradients
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.run.run import Run
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, split_settings
+from batchnuts.mcmc.settings.superchains import superchain_of
+from batchnuts.mcmc.statistics.outliers import find_outliers
+from batchnuts.mcmc.statistics.window_moments import Moments, moments_of
+from batchnuts.mcmc.storage.draws import Draws
 from batchnuts.mcmc.warmup import phase
 from batchnuts.mcmc.warmup.agreement import (
     MEMORY,
@@ -31,9 +34,6 @@ from batchnuts.mcmc.warmup.agreement import (
     drift,
     memory,
 )
-from batchnuts.mcmc.warmup.metric_draws import DrawsWithGradients
-from batchnuts.mcmc.warmup.moments import Moments, moments_of
-from batchnuts.mcmc.warmup.outliers import find_outliers
 from batchnuts.mcmc.warmup.pooling import groups_of, pooled_metric, pooled_step_sizes
 from batchnuts.mcmc.warmup.windows import Window, automatic_windows, fixed_windows, settling_window
 

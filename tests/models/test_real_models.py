@@ -13,7 +13,7 @@ from array_libraries import needs_jax
 from scipy import integrate, special, stats
 
 from batchnuts.autobatch import ops
-from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.model.model import Model
 from batchnuts.models import REGISTRY, build
 from batchnuts.models import densities as written
 from batchnuts.models.lotka_volterra import HARES, LYNXES
@@ -197,8 +197,8 @@ def test_fewer_features_matter_than_there_are() -> None:
 )
 def test_functions_of_draws_are_traced_by_either_library(name: str, backend: str) -> None:
     """With shapes that fit, in the dtype of the model: what a run checks before it begins."""
-    from batchnuts.mcmc.engine import Engine
-    from batchnuts.mcmc.quantities import check_quantities
+    from batchnuts.mcmc.model.library_choice import Engine
+    from batchnuts.mcmc.model.quantities import check_quantities
 
     model = make(name, "float32", **CASES.get(name, (None, {}))[1])
     check_quantities(model, Engine(backend, ""), model.initial_positions(np.random.default_rng(0), 1)[0])

@@ -23,7 +23,7 @@ from batchnuts.autobatch.language.libraries.types import NotTyped, Typed
 from batchnuts.autobatch.passes.infer_types import AbstractResult
 from batchnuts.autobatch.pipeline import compile_function
 from batchnuts.autobatch.runtime.results import in_type
-from batchnuts.mcmc.nuts import NutsOptions, make_nuts
+from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
 
 Results = tuple[AbstractResult, ...]
 

@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from batchnuts.autobatch import random
 from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
-from batchnuts.mcmc.chain_program import ChainInputs, make_chain
-from batchnuts.mcmc.hamiltonian import value_and_gradient
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.nuts import NutsOptions, make_nuts
-from batchnuts.mcmc.step_size import start_adaptation
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, make_chain
+from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
+from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
+from batchnuts.mcmc.kernel.step_size import start_adaptation
+from batchnuts.mcmc.model.model import Model
 
 CHAINS, TRANSITIONS = 6, 5
 PRECISION = tf.constant([[2.0, 0.6, 0.0], [0.6, 1.0, 0.1], [0.0, 0.1, 0.5]], tf.float64)

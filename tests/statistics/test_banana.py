@@ -8,9 +8,9 @@ import numpy as np
 from moments import assert_expectations
 
 from batchnuts.autobatch import ops
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import split_settings
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import split_settings
 
 BEND = 0.5
 

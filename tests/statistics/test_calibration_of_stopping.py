@@ -24,11 +24,11 @@ import pytest
 from models_with_data import ModelWithData
 from scipy import stats
 
-from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.execution import program_cache
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import split_settings
-from batchnuts.mcmc.stopping_rule import Decision, StoppingRule
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import split_settings
+from batchnuts.mcmc.stopping.stopping_rule import Decision, StoppingRule
+from batchnuts.mcmc.storage.draws import Draws
 
 pytestmark = pytest.mark.slow
 

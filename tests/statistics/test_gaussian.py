@@ -9,9 +9,9 @@ import pytest
 from mcmc_models import gaussian
 from moments import assert_expectations
 
-from batchnuts.mcmc.draws import Draws
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import split_settings
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import split_settings
+from batchnuts.mcmc.storage.draws import Draws
 
 DIMENSION = 10
 

@@ -10,8 +10,8 @@ import pytest
 from moments import mcse
 from scipy import stats
 
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import split_settings
+from batchnuts.mcmc.run.sampling import run_chains
+from batchnuts.mcmc.settings.run_settings import split_settings
 from batchnuts.models.logistic_regression import LogisticRegressionOptions, build_logistic_regression, synthetic
 
 REFERENCE = Path(__file__).parent / "reference" / "logreg.npz"

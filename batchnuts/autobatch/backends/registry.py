@@ -7,7 +7,7 @@ import importlib.util
 
 from batchnuts.autobatch.backends.backend import MODES, STYLES, Backend
 from batchnuts.autobatch.errors import OptionError
-from batchnuts.quiet import import_tensorflow
+from batchnuts.process.quiet import import_tensorflow
 
 BACKENDS = ("tensorflow", "jax", "numpy")
 

@@ -18,7 +18,7 @@
 Each imports only what stands above it.
 """
 
-from batchnuts.quiet import import_tensorflow
+from batchnuts.process.quiet import import_tensorflow
 
 import_tensorflow()  # before the modules below do so themselves
 

@@ -19,12 +19,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from batchnuts.mcmc.chain_program import Record
-from batchnuts.mcmc.checkpoint.file import CheckpointError, read_checkpoint, write_checkpoint
+from batchnuts.files.sealed_file import CheckpointError, read_checkpoint, write_checkpoint
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
+from batchnuts.mcmc.kernel.chain_program import Record
 from batchnuts.mcmc.storage.logged import LoggedStorage
 from batchnuts.mcmc.storage.place import STATE_FOLDER
-from batchnuts.stopping import say
+from batchnuts.process.signals import say
 
 NAME = "checkpoint.npz"
 LOCK = "lock"

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.checkpoint.file import CheckpointError, digest
-from batchnuts.mcmc.execution.fingerprint import fingerprint
-from batchnuts.mcmc.model import DATA_GROUPS, Model
-from batchnuts.mcmc.tuning import Tuning, variables_in_words
-
-LIBRARIES = {
-    "jax": ("jax", "jaxlib", "numpy"),
-    "tensorflow": ("tensorflow", "tensorflow-probability", "numpy"),
-    "numpy": ("numpy",),
-}
-"""Packages on whose versions the numbers of a run depend, by its backend."""
-
-FUNCTIONS = ("log_density", "generated", "log_likelihood", "predictive", "prior")
-"""The functions of a model."""
+from batchnuts.files.sealed_file import CheckpointError
+from batchnuts.mcmc.execution.model_description import described, made_with
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.starts.tuning import Tuning
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,35 +68,6 @@ class SavedRun:
         return getattr(self.stretch, "rows", None)
 
 
-def made_with(backend: str) -> dict[str, str]:
-    """By name, the versions that a run's numbers depend on, and the kind of machine."""
-    found = {"python": ".".join(platform.python_version_tuple()[:2]), "machine": platform.machine()}
-    for package in ("batchnuts", *LIBRARIES.get(backend, ("numpy",))):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "unknown"
-    return found
-
-
-def described(model: Model) -> dict[str, str]:
-    """A model in words and digests, by which a changed one is found; its density's values are compared besides."""
-    data = [
-        f"{group} {name} {dims} {digest(np.asarray(array))}"
-        for group in DATA_GROUPS
-        for name, (dims, array) in sorted(getattr(model, group).items())
-    ]
-    functions = {name: getattr(model, name) for name in FUNCTIONS}
-    return {
-        "name": model.name,
-        "dtype": model.dtype,
-        "variables": "; ".join(variables_in_words(model)),
-        "labels": _digest(repr(sorted(model.labels().items()))),
-        "data": _digest("\n".join(data)),
-        **{f"function {name}": _of_code(function) for name, function in functions.items() if function is not None},
-    }
-
-
 def require_same(saved: SavedRun, model: Model, backend: str) -> None:
     """Refuse a checkpoint that cannot go on exactly, with what differs. Raises CheckpointError."""
     problems = [
@@ -160,13 +118,3 @@ def _differences(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tu
     for name in sorted(then.keys() | now.keys()):
         if then.get(name) != now.get(name):
             yield name, then.get(name, "missing"), now.get(name, "")
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _of_code(function: Any) -> str:
-    """A digest of a function's code, and of what it finds around it that does not change by itself."""
-    found = fingerprint(function, lasting=True)
-    return _digest("\n".join(f"{key} {digest.hex()}" for key, digest in sorted(found.items())))

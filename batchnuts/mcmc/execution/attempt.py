@@ -16,12 +16,12 @@ from functools import partial
 import numpy as np
 
 from batchnuts.autobatch.machine import map_leaves
-from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.chunk import NO_CHAIN, Chunk, Kept, merge
 from batchnuts.mcmc.execution.chunk_plan import Chunking
 from batchnuts.mcmc.execution.runner import Counts, Interrupted
 from batchnuts.mcmc.execution.workers import Workers
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.storage.contract import MakeStorage
 from batchnuts.mcmc.storage.memory import MemoryStorage
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from batchnuts.autobatch import StackOverflowError
 from batchnuts.autobatch.machine import LaneProgram, State
-from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.execution.runner import Counts
-from batchnuts.mcmc.settings import ExecutionSettings
-from batchnuts.mcmc.step_size import DualAveraging
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult
+from batchnuts.mcmc.kernel.step_size import DualAveraging
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
 
 class ChainMachine:

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import State, map_leaves
-from batchnuts.mcmc.chain_program import CARRIED, ChainInputs, ChainResult
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.runner import Counts, UnboundedDensity
+from batchnuts.mcmc.kernel.chain_program import CARRIED, ChainInputs, ChainResult
 from batchnuts.mcmc.storage.contract import Storage
 
 SLICE_SECONDS = 0.5

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from batchnuts.autobatch.machine import LaneProgram, is_compiled_whole, processors, use_own_threads
-from batchnuts.mcmc.draws import draw_bytes
 from batchnuts.mcmc.execution.runner import STRETCH
-from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
+from batchnuts.mcmc.storage.draws import draw_bytes
 
 COSTLY_WORK = 400_000
 """Multiplications and elements of one chain's gradient above which wide matrices are faster (decisions/0009)."""

@@ -15,19 +15,19 @@ from collections.abc import Iterator, Mapping
 
 from batchnuts.autobatch import BatchedFunction, StackOverflowError
 from batchnuts.autobatch.machine import LaneProgram, processors
-from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
-from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.execution.attempt import Attempt, MergePosition, first_chunks, part
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.chunk import Chunk
 from batchnuts.mcmc.execution.chunk_plan import Chunking, chains_alone, divide, is_compiled, maximum_width
 from batchnuts.mcmc.execution.runner import Counts, Interrupted, Runner, StretchRunner
 from batchnuts.mcmc.execution.saved_stretch import SavedStretch, restored_attempt, saved_attempt
+from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction
 from batchnuts.mcmc.execution.workers import Workers
-from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
+from batchnuts.mcmc.storage.draws import Arrangement
 from batchnuts.mcmc.storage.memory import MemoryStorage
-from batchnuts.mcmc.warmup.reduced import ReducedWindow, Reduction
 
 
 def make_runner(

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.disk_cache.identity import digest_of
-from batchnuts.mcmc.engine import Engine
-from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.model.library_choice import Engine
+from batchnuts.mcmc.model.model import Model
 
 
 def density_identity(

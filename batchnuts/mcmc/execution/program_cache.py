@@ -26,19 +26,19 @@ from batchnuts.autobatch import BatchedFunction
 from batchnuts.autobatch.machine import Identity
 from batchnuts.disk_cache.folder import AUTO, VARIABLE, current, entries_of
 from batchnuts.disk_cache.identity import digest_of
-from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.density_identity import density_identity
+from batchnuts.mcmc.execution.evaluation import Checked, make_evaluate, reached_by
 from batchnuts.mcmc.execution.fingerprint import Fingerprint
 from batchnuts.mcmc.execution.runner import Runner
-from batchnuts.mcmc.hamiltonian import value_and_gradient
-from batchnuts.mcmc.metric import Metric, make_metric
-from batchnuts.mcmc.metric_estimates import MetricParameters
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.starts import Checked, make_evaluate, reached_by
-from batchnuts.mcmc.step_size import make_first_step_size
+from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
+from batchnuts.mcmc.kernel.metric import Metric, make_metric
+from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
+from batchnuts.mcmc.kernel.step_size import make_first_step_size
+from batchnuts.mcmc.model.library_choice import Engine
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
+from batchnuts.process.signals import say
 from batchnuts.settings.schema import SettingsError
-from batchnuts.stopping import say
 
 ANY_VALUE = frozenset({"seed", "warmup", "superchains", "init", "until", "draws", "step_size", "cluster"})
 """Settings that no program depends on; the length of buffers is checked separately."""

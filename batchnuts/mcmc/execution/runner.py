@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchedFunction
 from batchnuts.autobatch.machine import LaneProgram, Tally
-from batchnuts.mcmc.chain_program import CARRIED, ChainInputs, ChainResult, Record
-from batchnuts.mcmc.draws import Arrangement
-from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction
+from batchnuts.mcmc.kernel.chain_program import CARRIED, ChainInputs, ChainResult, Record
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
+from batchnuts.mcmc.storage.draws import Arrangement
 from batchnuts.mcmc.storage.memory import MemoryStorage
-from batchnuts.mcmc.warmup.reduced import ReducedWindow, Reduction
 
 STRETCH = 5
 """Transitions per call."""

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import map_leaves
-from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
-from batchnuts.mcmc.checkpoint.file import CheckpointError
+from batchnuts.files.sealed_file import CheckpointError
 from batchnuts.mcmc.execution.attempt import Attempt, MergePosition
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.chunk import Chunk
 from batchnuts.mcmc.execution.chunk_plan import Chunking
 from batchnuts.mcmc.execution.runner import Counts
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.storage.contract import MakeStorage
 
 

@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.chain_program import Record
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.kernel.chain_program import Record
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 
 
 class Storage(Protocol):

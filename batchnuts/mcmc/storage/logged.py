@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import map_leaves
-from batchnuts.mcmc.chain_program import Record
-from batchnuts.mcmc.checkpoint.file import CheckpointError, read_arrays, write_arrays
+from batchnuts.files.sealed_file import CheckpointError, read_arrays, write_arrays
+from batchnuts.mcmc.kernel.chain_program import Record
 from batchnuts.mcmc.storage.memory import MemoryStorage
 
 PART = "expected a part of a checkpoint of batchnuts"

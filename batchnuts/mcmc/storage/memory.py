@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import map_leaves
-from batchnuts.mcmc.chain_program import Record
+from batchnuts.mcmc.kernel.chain_program import Record
 
 
 class MemoryStorage:

@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from batchnuts.mcmc.saving import OutputError, reason_of, synchronize
-from batchnuts.mcmc.url import OutputLocation
+from batchnuts.files.saving import OutputError, reason_of, synchronize
+from batchnuts.files.url import OutputLocation
 
 METADATA = "zarr.json"
 

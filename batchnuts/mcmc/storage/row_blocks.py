@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import map_leaves
-from batchnuts.mcmc.chain_program import Record
-from batchnuts.mcmc.checkpoint.file import read_arrays, write_arrays
+from batchnuts.files.sealed_file import read_arrays, write_arrays
+from batchnuts.mcmc.kernel.chain_program import Record
 from batchnuts.mcmc.storage.logged import PART
 
 

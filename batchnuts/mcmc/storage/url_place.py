@@ -14,8 +14,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from batchnuts.mcmc.checkpoint.file import CheckpointError
-from batchnuts.mcmc.saving import OutputError
+from batchnuts.files.saving import OutputError
+from batchnuts.files.sealed_file import CheckpointError
+from batchnuts.files.url import OutputLocation, Url, folder_of
 from batchnuts.mcmc.storage.place import (
     METADATA,
     STATE,
@@ -25,7 +26,6 @@ from batchnuts.mcmc.storage.place import (
     is_temporary,
     temporary_name,
 )
-from batchnuts.mcmc.url import OutputLocation, Url, folder_of
 
 Found = TypeVar("Found")
 

@@ -23,7 +23,7 @@ from batchnuts.mcmc.storage.place_store import chunk_store
 if TYPE_CHECKING:
     import xarray
 
-    from batchnuts.mcmc.layout import Entries
+    from batchnuts.mcmc.storage.layout import Entries
 
 PIECE_BYTES = 1_000_000
 """The minimum bytes of a chunk where an array is divided along its own axes: one coefficient can be read alone."""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.draws import statistics
-from batchnuts.mcmc.layout import Entries, Layout
-from batchnuts.mcmc.model import ModelError
-from batchnuts.mcmc.saving import OutputError
+from batchnuts.files.saving import OutputError
+from batchnuts.mcmc.model.model import ModelError
 from batchnuts.mcmc.storage import streamed
 from batchnuts.mcmc.storage.divergent import DIVERGENCES, divergences_of_block, put_divergences
+from batchnuts.mcmc.storage.draws import statistics
+from batchnuts.mcmc.storage.layout import Entries, Layout
 from batchnuts.mcmc.storage.place import STATE, Place, failed_to_write, sizes_there
 from batchnuts.mcmc.storage.row_blocks import RowBlock
 from batchnuts.mcmc.storage.zarr_files import ZarrFiles

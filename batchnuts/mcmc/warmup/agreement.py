@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.quantile_functions import f_exceeded
-from batchnuts.mcmc.warmup.moments import BATCHES, Centre, Float, Moments
+from batchnuts.mcmc.statistics.quantile_functions import f_exceeded
+from batchnuts.mcmc.statistics.window_moments import BATCHES, Centre, Float, Moments
 
 STEP, METRIC, DRIFT, MEMORY = 0.15, 0.1, 0.1, 0.02
 """Tolerances. A metric that is off by a tenth costs nothing that could be measured; a step size of a sixth less costs a

@@ -1,4 +1,4 @@
-"""Whether chains have arrived: at absurd starts, that may be left for others; at the end of warmup, before draws begin.
+"""Whether chains have arrived, at the end of warmup, before draws begin.
 
 Log-densities tell most: of draws in d dimensions they lie within some sqrt(d) nats, wherever in the posterior a chain
 is, and they have exponential tails.
@@ -9,12 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.late_chains import late_by_moments
-from batchnuts.mcmc.warmup.moments import Moments
-from batchnuts.mcmc.warmup.outliers import FAR, FEWEST, spread
-
-NATS = 10.0
-"""A log-density that is no further below the others' is within what they hold."""
+from batchnuts.mcmc.statistics.late_chains import late_by_moments
+from batchnuts.mcmc.statistics.outliers import FAR, FEWEST, NATS, spread
+from batchnuts.mcmc.statistics.window_moments import Moments
 
 IMPLAUSIBLE, EACH = 2000.0, 5.0
 """Nats, and nats for each dimension, below what the upper half of all chains has, from which on a chain cannot be in a
@@ -26,24 +23,6 @@ times as wide in every direction: chains so low go on warming up, or start again
 
 STILL = 1e-4
 """Standard deviations of all chains that one at least moves in some coordinate, if it moves."""
-
-ABSURD, LOWEST = 1e4, 0.25
-"""A start is absurd where its log-density is rounded to more than a nat, and lies further below the highest one than
-that of the LOWEST quarter's upper end does by this factor."""
-
-
-def absurd_starts(log_density: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """[starts]: where a log-density [starts] is absurd beside those of the others.
-
-    There accepting is decided by rounding, so that a chain moves little or not at all. None where most starts are so.
-    """
-    if not len(log_density):
-        return np.zeros(0, bool)
-    depth = log_density.max() - log_density.astype(np.float64)
-    rounded = np.spacing(np.abs(log_density)) > 1.0
-    typical = max(float(np.quantile(depth, LOWEST)), 1.0)
-    found = rounded & (depth > ABSURD * typical)
-    return found if found.mean() <= 0.5 else np.zeros_like(found)
 
 
 def implausible(moments: Moments, log_density: NDArray[np.floating]) -> NDArray[np.bool_]:

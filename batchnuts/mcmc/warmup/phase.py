@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.chain_states import ChainStates
-from batchnuts.mcmc.diagnostics import named_chains
-from batchnuts.mcmc.draws import WarmupReport, WindowTuning
+from batchnuts.mcmc.execution.chain_states import ChainStates
 from batchnuts.mcmc.execution.runner import Runner
-from batchnuts.mcmc.metric_estimates import MetricParameters, of_all_chains
-from batchnuts.mcmc.run import Run
-from batchnuts.mcmc.tuning import Tuning
+from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction
+from batchnuts.mcmc.kernel.metric_estimates import MetricParameters, of_all_chains
+from batchnuts.mcmc.starts.tuning import Tuning
+from batchnuts.mcmc.statistics.chain_numbers import named_chains
+from batchnuts.mcmc.statistics.outliers import NATS, find_outliers, spread
+from batchnuts.mcmc.statistics.window_moments import Moments
+from batchnuts.mcmc.storage.draws import WarmupReport, WindowTuning
 from batchnuts.mcmc.warmup.agreement import (
     STANDARD_ERRORS,
     Agreement,
@@ -23,11 +25,9 @@ from batchnuts.mcmc.warmup.agreement import (
     log_ratios,
     memory,
 )
-from batchnuts.mcmc.warmup.arrival import NATS, deep, far_away, implausible, late
-from batchnuts.mcmc.warmup.moments import Moments
-from batchnuts.mcmc.warmup.outliers import find_outliers, spread
+from batchnuts.mcmc.warmup.arrival import deep, far_away, implausible, late
+from batchnuts.mcmc.warmup.contract import WarmupRun
 from batchnuts.mcmc.warmup.pooling import pooled_metric, pooled_step_sizes
-from batchnuts.mcmc.warmup.reduced import ReducedWindow, Reduction
 from batchnuts.mcmc.warmup.windows import GROWTH, Window, settling_window
 
 LARGE_CHANGE = 2.0
@@ -108,7 +108,7 @@ class InWarmup:
 CHECK = -1
 
 
-def warm_up(run: Run, runner: Runner, place: InWarmup) -> tuple[ChainStates, WarmupReport]:
+def warm_up(run: WarmupRun, runner: Runner, place: InWarmup) -> tuple[ChainStates, WarmupReport]:
     """All windows: as many as are asked for, or until two in a row agree (`agreement`) and chains have settled; and
     some more while chains have not arrived."""
     if run.sampler.warmup.transitions == "auto":
@@ -128,7 +128,7 @@ def warm_up(run: Run, runner: Runner, place: InWarmup) -> tuple[ChainStates, War
     return place.states, report
 
 
-def _until_agreed(run: Run, runner: Runner, place: InWarmup) -> tuple[ChainStates, WarmupReport]:
+def _until_agreed(run: WarmupRun, runner: Runner, place: InWarmup) -> tuple[ChainStates, WarmupReport]:
     *windows, last = run.windows
     minimum, maximum = run.sampler.warmup.minimum - last.transitions, run.sampler.warmup.maximum
     if run.tuning is not None and place.window == CHECK:
@@ -157,7 +157,7 @@ def _until_agreed(run: Run, runner: Runner, place: InWarmup) -> tuple[ChainState
     return place.states, _report(place, reason + place.checked, agreed=not place.missing)
 
 
-def _until_arrived(run: Run, runner: Runner, place: InWarmup, first: int, most: int) -> InWarmup:
+def _until_arrived(run: WarmupRun, runner: Runner, place: InWarmup, first: int, most: int) -> InWarmup:
     """Windows from number `first` on while chains are on their way or have just started again, each longer than the one
     before; FEWEST_MORE of them, and more as long as chains have made fewer than `most` transitions. Chains that are
     far, but no lower than others, are not waited for any longer than that: they may be in a mode of their own. Those
@@ -188,7 +188,7 @@ def _report(place: InWarmup, reason: str, agreed: bool | None = None) -> WarmupR
 
 
 def _window(
-    run: Run, runner: Runner, place: InWarmup, window: Window, total: int, waited: bool = False
+    run: WarmupRun, runner: Runner, place: InWarmup, window: Window, total: int, waited: bool = False
 ) -> tuple[Pooled, tuple[str, ...]]:
     """One window: adapt in every chain, then pool. And in what it differs from the one before.
 
@@ -198,7 +198,7 @@ def _window(
     return run.timed("warmup", lambda: _pooled(run, place, reduced, window, waited))
 
 
-def _made(run: Run, runner: Runner, place: InWarmup, window: Window, total: int) -> ReducedWindow:
+def _made(run: WarmupRun, runner: Runner, place: InWarmup, window: Window, total: int) -> ReducedWindow:
     run.enter(runner, place)
     states, sampler, transitions = place.states, run.sampler, window.transitions
     adapting = sampler.step_size is None
@@ -219,7 +219,7 @@ def _made(run: Run, runner: Runner, place: InWarmup, window: Window, total: int)
 
 
 def _pooled(
-    run: Run, place: InWarmup, reduced: ReducedWindow, window: Window, waited: bool
+    run: WarmupRun, place: InWarmup, reduced: ReducedWindow, window: Window, waited: bool
 ) -> tuple[Pooled, tuple[str, ...]]:
     now = _with_step_sizes(run, place.states, reduced, window)
     # outliers that come no nearer are where they want to be, and are not waited for, unless nothing can be there
@@ -235,7 +235,7 @@ def _pooled(
     return _restarted(run, place.before, now, waited), missing
 
 
-def _with_step_sizes(run: Run, before: ChainStates, reduced: ReducedWindow, window: Window) -> Pooled:
+def _with_step_sizes(run: WarmupRun, before: ChainStates, reduced: ReducedWindow, window: Window) -> Pooled:
     """The step sizes pooled; the metric is that before."""
     moments = reduced.moments
     nowhere = implausible(moments, reduced.log_density)
@@ -256,18 +256,18 @@ def _with_step_sizes(run: Run, before: ChainStates, reduced: ReducedWindow, wind
     return Pooled(states, moments, counts, outliers, nowhere, below, low=none, far=far, restarted=none)
 
 
-def _estimated(run: Run, now: Pooled, reduced: ReducedWindow) -> MetricParameters:
+def _estimated(run: WarmupRun, now: Pooled, reduced: ReducedWindow) -> MetricParameters:
     """The metric from the draws of a window that count."""
     assert reduced.drawn is not None, "they were asked for"
     return pooled_metric(run.sampler.metric, run.sampler.metric_rank, reduced.drawn, run.group, now.counts)
 
 
-def _with_metric(run: Run, now: Pooled, metric: MetricParameters) -> Pooled:
+def _with_metric(run: WarmupRun, now: Pooled, metric: MetricParameters) -> Pooled:
     """The states with this metric, which the programs use from now on."""
     return replace(now, states=replace(now.states, metric=metric, inverse_mass=run.use(metric)))
 
 
-def _with_search(run: Run, before: MetricParameters, now: Pooled, window: Window) -> Pooled:
+def _with_search(run: WarmupRun, before: MetricParameters, now: Pooled, window: Window) -> Pooled:
     """The step size searched for again where the metric has changed much, or has changed and nothing is compared.
 
     What is found has little to do with the target of the acceptance rate, and is not compared with anything.
@@ -279,7 +279,7 @@ def _with_search(run: Run, before: MetricParameters, now: Pooled, window: Window
     return replace(now, states=run.with_found_step_size(now.states)) if large or not window.compared else now
 
 
-def _restarted(run: Run, before: Pooled | None, now: Pooled, waited: bool) -> Pooled:
+def _restarted(run: WarmupRun, before: Pooled | None, now: Pooled, waited: bool) -> Pooled:
     """Where that is allowed, each outlier near the position of another chain, drawn at random.
 
     With `restart: auto` those that were implausible before this window too, and have not come half of the way up; once
@@ -329,7 +329,7 @@ def _coming(before: ChainStates, now: Pooled) -> NDArray[np.bool_]:
     return risen > NATS + RISE * scale  # type: ignore[no-any-return]
 
 
-def _check_tuning(run: Run, runner: Runner, place: InWarmup, tuning: Tuning) -> tuple[Pooled, tuple[str, ...]]:
+def _check_tuning(run: WarmupRun, runner: Runner, place: InWarmup, tuning: Tuning) -> tuple[Pooled, tuple[str, ...]]:
     """One window with an earlier run's tuning, and what does not fit, in words.
 
     Where all fits, the metric stays, which comes from more draws than this window has; else it is taken from here, as
@@ -363,7 +363,7 @@ def _check_tuning(run: Run, runner: Runner, place: InWarmup, tuning: Tuning) -> 
     return run.timed("warmup", judged)
 
 
-def _compare(run: Run, before: Pooled, now: Pooled) -> Agreement:
+def _compare(run: WarmupRun, before: Pooled, now: Pooled) -> Agreement:
     both = before.counts & now.counts
     of_both = now.moments.of(both)
     return Agreement(
@@ -375,6 +375,6 @@ def _compare(run: Run, before: Pooled, now: Pooled) -> Agreement:
     )
 
 
-def _single(run: Run) -> bool:
+def _single(run: WarmupRun) -> bool:
     """Whether each chain is a superchain of its own."""
     return len(np.unique(run.superchain)) == run.sampler.chain_count

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.mcmc.metric_estimates import Kind, MetricParameters, estimate, unit_metric
-from batchnuts.mcmc.warmup.metric_draws import DrawsWithGradients
-from batchnuts.mcmc.warmup.moments import Float
+from batchnuts.mcmc.execution.metric_draws import DrawsWithGradients
+from batchnuts.mcmc.kernel.metric_estimates import Kind, MetricParameters, estimate, unit_metric
+from batchnuts.mcmc.statistics.window_moments import Float
 
 Pool = Literal["all", "groups", "none"]
 

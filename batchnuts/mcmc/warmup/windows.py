@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from batchnuts.mcmc.settings import WarmupSettings
+from batchnuts.mcmc.settings.run_settings import WarmupSettings
 
 FIRST = 10
 """Transitions of the first automatic window."""

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray
 
-from batchnuts.config import RunConfig, build_model, load_config
+from batchnuts.cli.config import RunConfig, build_model, load_config
 from batchnuts.experiments.harness.rows import RowsFile
 from batchnuts.experiments.harness.summary import table
 from batchnuts.experiments.posterior_checks.config import KNOWN, PosteriorsConfig, load_posteriors, overrides_of
@@ -27,7 +27,7 @@ from batchnuts.experiments.posterior_checks.measurements import Measurement
 from batchnuts.experiments.posterior_checks.moments import Moments, compare, summarize, transformed
 from batchnuts.experiments.posterior_checks.results import PosteriorResults
 from batchnuts.experiments.posterior_checks.truths import known_moments
-from batchnuts.mcmc.stored_run import is_complete
+from batchnuts.mcmc.storage.stored_run import is_complete
 
 WARMUPS = ("auto", "1000")
 MEASURED = Path(__file__).parent.parent / "posteriors" / "measurements.csv"

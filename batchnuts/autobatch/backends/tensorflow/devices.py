@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
 from batchnuts.autobatch.environment import OWN_POOLS, variable_set, with_flag
-from batchnuts.quiet import import_tensorflow
+from batchnuts.process.quiet import import_tensorflow
 
 _KEEP = "--tf_xla_persistent_cache_directory"
 """A flag of the variable TF_XLA_FLAGS: where TensorFlow keeps the programs that XLA has compiled. Read when it first

@@ -1,0 +1,1 @@
+"""The Python entry: `sample_chains` and the types of its keywords."""

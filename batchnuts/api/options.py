@@ -1,0 +1,123 @@
+"""The types of what `sample_chains` takes by keyword, for editors and type checkers.
+
+`Options` has what the schema of the settings has (run_settings.py), which a test compares; there values are checked.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypedDict, TypeVar
+
+from pydantic_core import PydanticUndefined
+
+from batchnuts.mcmc.settings.run_settings import (
+    ClusterSettings,
+    ExecutionSettings,
+    InitSettings,
+    SamplerSettings,
+    WarmupSettings,
+)
+from batchnuts.mcmc.settings.until import Until
+
+
+class Options(TypedDict, total=False):
+    """The settings of a run, by keyword; the defaults are those of docs/reference/settings."""
+
+    chains: int | Literal["auto"]
+    """number of chains, run together. auto: as many as reach what `until` asks soonest on this machine. Default:
+    256."""
+    warmup: int | Literal["auto"] | Mapping[str, Any] | WarmupSettings
+    """auto, or a number of transitions, or these with other settings of warmup. Default: 'auto'."""
+    draws: int
+    """draws kept per chain, after warmup. Default: 200."""
+    init: Literal["auto", "uniform", "prior", "values", "run", "pathfinder"] | Mapping[str, Any] | InitSettings
+    """where chains start: a method, or these with its options. Default: 'auto'."""
+    superchains: int | None
+    """groups of chains, which start at one position each; null: 16 of at least 64 chains, else every chain starts
+    at its own. Default: None."""
+    until: Mapping[str, Any] | Until | None
+    """sampling ends when these hold, with at most `draws` draws per chain; null: all are made. Default: None."""
+    seed: int
+    """the run's random numbers follow from this number alone. Default: 0."""
+    target_acceptance: float
+    """mean acceptance statistic that the step size is adapted to. Default: 0.8."""
+    transition: Literal["nuts", "walnuts"]
+    """nuts: the No-U-Turn Sampler, with one step size; walnuts: with leapfrogs that are divided where the energy
+    demands it. Default: 'nuts'."""
+    selection: Literal["multinomial", "slice"]
+    """how a draw is chosen from its trajectory; multinomial: with weight exp(-H); slice: with equal weights, among
+    the states whose exp(-H) exceeds a random level. Default: 'multinomial'."""
+    max_tree_depth: int
+    """a trajectory doubles at most this many times. Default: 10."""
+    max_tree_depth_warmup: int | None
+    """the same during warmup; null takes max_tree_depth there too. Default: None."""
+    leapfrogs_per_leaf: int
+    """leapfrog steps between two states of a trajectory. Default: 1."""
+    divergence_threshold: float
+    """nuts: an energy error above this ends the trajectory and counts as a divergence. Default: 1000.0."""
+    energy_tolerance: float
+    """walnuts: the leapfrogs between two states are halved until the energy varies by at most this. Default:
+    0.5."""
+    max_step_halvings: int
+    """walnuts: how often at most; where that is not enough, the trajectory diverges. Default: 10."""
+    step_size: float | None
+    """leapfrog step size; null adapts it in warmup, a number keeps it fixed at that. Default: None."""
+    metric: Literal["diag", "dense", "low_rank", "unit"]
+    """what warmup adapts to the posterior: diag a scale for each coordinate, dense all correlations, low_rank the
+    strongest of them; unit keeps the identity. Default: 'diag'."""
+    metric_rank: int
+    """of the metric low_rank: directions with a correction, at most. Default: 16."""
+    executor: Literal["virtual_machine", "stackless", "unbatched"]
+    """virtual_machine: chains at different places of the recursion share gradients; stackless: calls and branches
+    on the host; unbatched: plain Python, chain by chain, for debugging. Default: 'virtual_machine'."""
+    backend: Literal["auto", "jax", "tensorflow", "numpy"]
+    """array library that runs the program; auto takes that of the density, and for one that runs on either JAX
+    where it is installed. Default: 'auto'."""
+    mode: Literal["xla", "graph", "eager"]
+    """how it is run: compiled by XLA, as a graph of TensorFlow, or operation by operation. Default: 'xla'."""
+    schedule: Literal["auto", "earliest", "most_active", "sweep", "drain"]
+    """order in which the virtual machine runs blocks; auto chooses by their cost. Default: 'auto'."""
+    chunk_lanes: int | None
+    """chains that run together as one batch; null chooses a number that suits the processor. Default: None."""
+    shards: int | None
+    """threads that take turns at the chunks; null takes one for each processor core. Default: None."""
+    max_stack_depth: int | None
+    """frames of each variable's stack; null chooses a bound that suffices. Default: None."""
+    cache: str | None
+    """folder that keeps compiled programs for the next start; auto: the user's cache folder, null: none is read or
+    written. Default: 'auto'."""
+    cluster: str | Mapping[str, Any] | ClusterSettings | None
+    """other processes or machines that run the chains: local, the address of a Dask scheduler (tcp://HOST:PORT), or
+    a mapping with what starts one; null: threads of this process. Default: None."""
+
+
+MAIN_VALUES: Mapping[str, str] = {"warmup": "auto", "init": "auto"}
+"""Of groups of settings that may be written as one value: their default, so written."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def with_options(function: Function) -> Function:
+    """The function, whose last parameter is `**settings: Unpack[Options]`, with each of them in its signature, with its
+    default, and described in its docstring: consoles and notebooks show these."""
+    signature = inspect.signature(function)
+    *own, _ = signature.parameters.values()
+    keywords, lines = [], []
+    for schema in (SamplerSettings, ExecutionSettings):
+        for name, field in schema.model_fields.items():
+            default = MAIN_VALUES.get(name, field.default)
+            assert default is not PydanticUndefined, "all settings have defaults"
+            annotation = Options.__annotations__[name].__forward_arg__
+            keywords.append(
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            )
+            lines.append(_item(f"{name}: {field.description}. Default: {default!r}."))
+    function.__signature__ = signature.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
+    function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n" + "\n".join(lines)
+    return function
+
+
+def _item(text: str) -> str:
+    return textwrap.fill(text, 116, subsequent_indent="    ", break_on_hyphens=False)

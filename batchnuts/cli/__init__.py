@@ -1,0 +1,1 @@
+"""The command line `python -m batchnuts.sample`: configs, what is known before a run, and how it ends."""

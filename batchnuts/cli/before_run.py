@@ -1,0 +1,120 @@
+"""What is known of a run before it is made: its size, the format of its output, and `--dry-run`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from batchnuts.cli.config import RunConfig, build_model, is_users_own
+from batchnuts.cli.output_path import checked_path_of_new_run, require_space
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.run.forecast import Forecast, Size, forecast, memory_problem
+from batchnuts.process.signals import say
+from batchnuts.user_models.target import DataOptions
+
+if TYPE_CHECKING:
+    from batchnuts.mcmc.model.library_choice import Engine
+
+
+def dry_run(config: RunConfig, *, force: bool) -> int:
+    """Print the resolved config; on stderr the memory and disk that the run takes, and the check of a user's model.
+
+    Raises what the run would raise before it draws: for an output that cannot be written, variables that there are
+    not, and values or an earlier run from which chains cannot start.
+    """
+    from batchnuts.mcmc.execution.program_cache import check_disk_cache
+    from batchnuts.mcmc.model.content import check_content
+    from batchnuts.mcmc.model.library_choice import choose_engine, likely_backend
+
+    begun_in = Path.cwd()
+    own, fits = is_users_own(config.model), True
+    if own:
+        from batchnuts.cli.first_imports import import_first
+
+        import_first(config)
+    try:
+        model = build_model(config.model)
+        config = decided(config.from_folder(begun_in), model)
+    finally:
+        sys.stdout.write(config.to_yaml())
+        sys.stdout.flush()
+    if isinstance(data := getattr(config.model, "data", None), DataOptions):
+        dtype = getattr(config.model, "dtype", None) or "float64"
+        say(f"{data.path}, as it is read: {data.read(dtype)}")
+    if own:
+        found = config.output.content.computed(model).check(config.sampler.seed)
+        fits = found.ok
+        say(f"the model was {'checked' if found.ok else 'checked, and something is wrong'}:\n{found}")
+    expected = forecast_of(config, model)
+    say(f"forecast of this run:\n{expected}")
+    check_disk_cache(config.execution.cache)
+    problem = memory_problem(
+        config.sampler,
+        config.execution,
+        Size.of(model, config.output.content),
+        content=config.output.content,
+        streamed=config.output.format == "zarr",
+        backend=likely_backend(model, config.execution),
+    )
+    if problem is not None:
+        say(f"it does not fit into memory.\n{problem}.")
+
+    def engine() -> Engine:
+        start = model.initial_positions(np.random.default_rng(0), 1)[0]
+        return choose_engine(model, config.execution, start)[0]
+
+    check_content(model, engine, config.output.content)
+    check_starts(config, model)
+    location = checked_path_of_new_run(config, force=force, begun_in=begun_in)
+    require_space(location, expected.file_at_least, config)
+    return 0 if fits and problem is None else 1
+
+
+def check_starts(config: RunConfig, model: Model) -> None:
+    """Raise SettingsError where chains cannot start as the settings say; their number need not be decided yet."""
+    from batchnuts.autobatch.machine import processors
+    from batchnuts.mcmc.run.chains_choice import possible_chains, with_chains
+    from batchnuts.mcmc.starts.initialization import count_starts, make_proposals
+    from batchnuts.mcmc.starts.tuning import read_tuning
+
+    sampler, execution = config.sampler, config.execution
+    if sampler.chains == "auto":
+        size, starts = Size.of(model, config.output.content), count_starts(model, sampler.init)
+        numbers = possible_chains(sampler, execution, size, execution.shards or processors(), starts=starts)
+        sampler = with_chains(sampler, numbers[0])
+    make_proposals(model, sampler, execution, read_tuning(model, sampler))
+
+
+def decided(config: RunConfig, model: Model) -> RunConfig:
+    """The config with the format of its output, which may depend on how large the output will be."""
+    from batchnuts.files.saving import short_bytes
+    from batchnuts.mcmc.storage.stored_run import has_zarr
+
+    if config.output.format != "auto":
+        return config
+    size = forecast_of(config, model).file
+    found = config.decided(size, has_zarr())
+    if found.output.format == "netcdf" and config.decided(size).output.format == "zarr":
+        say(
+            f"the draws ({short_bytes(size)}) stay in memory until the end: to write them to a Zarr store while chains "
+            "run, install zarr (pip install 'batchnuts[zarr]')."
+        )
+    return found
+
+
+def forecast_of(config: RunConfig, model: Model) -> Forecast:
+    """The memory and the disk that the run takes."""
+    from batchnuts.mcmc.model.library_choice import likely_backend
+
+    return forecast(
+        config.sampler,
+        config.execution,
+        Size.of(model, config.output.content),
+        content=config.output.content,
+        streamed=config.output.format == "zarr",
+        checkpoints=config.output.checkpoint_seconds is not None,
+        backend=likely_backend(model, config.execution),
+    )

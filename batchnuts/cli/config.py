@@ -1,0 +1,446 @@
+"""Configs of the command line: YAML files with overrides, checked against a strict schema before anything runs.
+
+Neither reading nor checking a config imports TensorFlow.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shlex
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+from typing import Any, Literal, get_args
+
+from pydantic import Field, field_validator, model_validator
+
+from batchnuts.bridges.registry import BRIDGES, Bridge
+from batchnuts.disk_cache.folder import AUTO
+from batchnuts.files.url import LONGEST_OUTPUT_NAME, is_url, long_name, url_problem
+from batchnuts.mcmc.model.content import Content
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.run.forecast import Size, memory_problem
+from batchnuts.mcmc.settings.run_settings import MOST_TRANSITIONS, ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.storage.stored_run import has_zarr
+from batchnuts.models import REGISTRY, ModelOptions, build
+from batchnuts.settings.schema import IN_OTHER_LIBRARIES, Settings, expected, fields_of, nearest, shown
+from batchnuts.settings.yaml import (
+    ConfigError,
+    Origin,
+    apply_override,
+    check_section,
+    dump_settings,
+    find_config,
+    packaged_configs,
+    read_yaml,
+    to_yaml,
+)
+from batchnuts.user_models.target import TargetOptions, build_target
+
+__all__ = [
+    "ConfigError",
+    "RunConfig",
+    "TargetOptions",
+    "build_model",
+    "describe_keys",
+    "load_config",
+    "packaged_configs",
+]
+
+
+SUFFIXES = {"netcdf": (".nc", ".nc4", ".netcdf", ".h5", ".hdf5"), "zarr": (".zarr",)}
+"""By format: the endings of paths that say so; the first one is that of a path that is made up."""
+
+CLUSTER = "execution.cluster"
+
+LARGE = 1_000_000_000
+"""Bytes of a file from which on the format is Zarr, where that is left open."""
+
+
+class OutputSettings(Settings):
+    """What is saved of the draws, where and how, and how long the summary is."""
+
+    path: str | None = Field(
+        None,
+        description="file to write, relative to the current folder, or the URL of a Zarr store (s3://bucket/run.zarr); "
+        "null: the config's name + .nc or .zarr",
+    )
+    draws: bool = Field(
+        True,
+        description="whether draws are kept; false: only their means, covariances, quantiles, R-hat and effective "
+        "sizes, which are computed while chains run, in memory that does not grow with draws (docs/summaries.md)",
+    )
+    format: Literal["auto", "netcdf", "zarr"] = Field(
+        "auto",
+        description="netcdf: one file, written at the end; zarr: a folder, written while chains run, so that draws are "
+        "not kept in memory (needs the package zarr); auto: what the path ends in says, else zarr where there will be "
+        "1 GB or more and the package is installed",
+    )
+    variables: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="names of the variables and generated quantities that are saved; null: all of them",
+    )
+    groups: list[Literal["log_likelihood", "posterior_predictive", "prior"]] | None = Field(
+        None,
+        description="which of the groups that are computed of observations are saved: they may be much larger than the "
+        "draws, and take longer; null: all for which the model has functions; []: none",
+    )
+    thin: int = Field(1, ge=1, le=MOST_TRANSITIONS, description="save each thin-th draw of a chain, from the first on")
+    dtype: Literal["float32", "float64"] | None = Field(
+        None, description="of the saved variables, but for integers and statistics; null: that of the model"
+    )
+    unconstrained: bool = Field(
+        False, description="also save the real numbers that the sampler moved, as the group unconstrained_posterior"
+    )
+    divergences: bool = Field(
+        False,
+        description="also save, for each draw that diverged, where its trajectory began and where it diverged, as the "
+        "group divergences",
+    )
+    report: bool = Field(
+        False, description="also write an HTML page about the run beside the draws, as python -m batchnuts.report does"
+    )
+    checkpoint_seconds: float | None = Field(
+        600.0,
+        gt=0.0,
+        le=1e9,
+        description="how often the state of the run is written beside its output, so that a killed run goes on with "
+        "--resume; it is also written when a signal ends the run; null: never",
+    )
+    summary_rows: int = Field(
+        12, ge=1, le=1_000_000, description="most rows of the summary table; worst R-hat first if some are left out"
+    )
+
+    @field_validator("path")
+    @classmethod
+    def _place(cls, path: str | None) -> str | None:
+        if path is None:
+            return None
+        if not path:
+            raise ValueError("found '' (an empty text); expected a path, a URL, or null")
+        long = None if is_url(path) else long_name(Path(path), LONGEST_OUTPUT_NAME)
+        if problem := url_problem(path) if is_url(path) else long and f"the path {long}":
+            raise ValueError(problem)
+        return path
+
+    @model_validator(mode="after")
+    def _fits(self) -> OutputSettings:
+        other = {"netcdf": "zarr", "zarr": "netcdf"}.get(self.format)
+        if self.at_url and (self.format == "netcdf" or self._ending in SUFFIXES["netcdf"]):
+            raise ValueError(
+                f"path: found the URL {shown(self.path)} with a netCDF file; these are written to local disks: "
+                "expected a Zarr store, whose URL ends in .zarr, or a path"
+            )
+        if self.path is not None and other is not None and self.path_says == other:
+            raise ValueError(
+                f"path: found {shown(self.path)} with format {self.format}; expected a path that ends in "
+                f"{SUFFIXES[self.format][0]}, or format {other}"
+            )
+        if not self.draws:
+            needed = [name for name in ("unconstrained", "divergences", "report") if getattr(self, name)]
+            needed += ["thin"] * (self.thin > 1)
+            if needed:
+                raise ValueError(
+                    f"draws: found false with {', '.join(needed)}, which {'needs' if len(needed) == 1 else 'need'} the "
+                    f"draws; expected draws: true, or no {' and no '.join(needed)}"
+                )
+            if "zarr" in (self.format, self.path_says):
+                raise ValueError(
+                    "draws: found false with a Zarr store, but summaries are saved as netCDF only; expected format "
+                    f"netcdf, and a path that ends in {SUFFIXES['netcdf'][0]}"
+                )
+        return self
+
+    @property
+    def at_url(self) -> bool:
+        """Whether the path is a URL of another place than a folder."""
+        return self.path is not None and is_url(self.path)
+
+    @property
+    def _ending(self) -> str:
+        return PurePath(self.path or "").suffix.lower()
+
+    @property
+    def path_says(self) -> str | None:
+        """The format that the path's ending stands for, if any; URLs are those of Zarr stores."""
+        if self.at_url:
+            return "zarr"
+        return next((name for name, endings in SUFFIXES.items() if self._ending in endings), None)
+
+    @property
+    def may_stream(self) -> bool:
+        """Whether draws may go to a Zarr store while chains run."""
+        said = self.path_says if self.format == "auto" else self.format
+        return has_zarr() if said is None else said == "zarr"
+
+    @property
+    def content(self) -> Content:
+        """What of the draws is saved."""
+        return Content(
+            None if self.variables is None else tuple(self.variables),
+            self.thin,
+            self.dtype,
+            self.unconstrained,
+            self.draws,
+            self.divergences,
+            None if self.groups is None else tuple(self.groups),
+        )
+
+
+_SECTIONS: dict[str, type[Settings]] = {
+    "sampler": SamplerSettings,
+    "execution": ExecutionSettings,
+    "output": OutputSettings,
+}
+_MAIN_KEYS = {"sampler.warmup": "transitions", "sampler.init": "method"}
+"""Of groups that may be written as one value: what it stands for."""
+
+_ELSEWHERE = {  # of a name that two sections have, the first one: sampler.draws
+    name: f"{section}.{name}" for section, schema in reversed(_SECTIONS.items()) for name in schema.model_fields
+}
+_ELSEWHERE |= {word: _ELSEWHERE[ours] for word, ours in IN_OTHER_LIBRARIES.items()}
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A config that passed every check."""
+
+    model: Any
+    """ModelOptions of a packaged model, TargetOptions, or the options of a bridge."""
+    sampler: SamplerSettings
+    execution: ExecutionSettings
+    output: OutputSettings
+    stem: str = "run"
+    """The name of the config's file without its ending."""
+    file: Path | None = field(default=None, compare=False)
+    """The config's own."""
+
+    @property
+    def inputs(self) -> dict[str, Path]:
+        """Files that the run reads, by what names them; of functions that are named `module:function`, the module's."""
+        data = getattr(self.model, "data", None)  # packaged models have the path itself
+        read = {"the config": self.file, "model.data": data if isinstance(data, str) else getattr(data, "path", None)}
+        for name in fields_of(type(self.model)):
+            if isinstance(value := getattr(self.model, name), str) and ":" in value:
+                read[f"model.{name}"] = f"{value.partition(':')[0].replace('.', '/')}.py"
+        return {name: Path(path) for name, path in read.items() if path is not None}
+
+    def decided(self, file: int | None = None, zarr: bool = True) -> RunConfig:
+        """With the format of the output and its path, where they are not left to the run's size.
+
+        file: the bytes of draws that it will save; None: not known yet. zarr: whether that package is installed.
+        """
+        output = self.output
+        said = output.path_says if output.format == "auto" else output.format
+        if not output.draws:
+            said = "netcdf"
+        if said is None and file is None:
+            return self
+        said = said or ("zarr" if zarr and file is not None and file >= LARGE else "netcdf")
+        path = output.path or f"{self.stem}{SUFFIXES[said][0]}"
+        return replace(self, output=output.model_copy(update={"format": said, "path": path}))
+
+    def from_folder(self, begun_in: Path) -> RunConfig:
+        """With the paths of files that are read after the model is built as they were meant in this folder, where code
+        of the user's has changed the current one since."""
+        if Path.cwd() == begun_in:
+            return self
+
+        def meant(path: str | None) -> str | None:
+            return path if path is None or is_url(path) else str(begun_in / Path(path).expanduser())
+
+        sampler, execution = self.sampler, self.execution
+        warmup = sampler.warmup.model_copy(update={"from_": meant(sampler.warmup.from_)})
+        init = sampler.init.model_copy(update={"run": meant(sampler.init.run)})
+        cache = execution.cache if execution.cache in (None, AUTO) else meant(execution.cache)
+        return replace(
+            self,
+            sampler=sampler.model_copy(update={"warmup": warmup, "init": init}),
+            execution=execution.model_copy(update={"cache": cache}),
+        )
+
+    def resolved(self) -> dict[str, Any]:
+        """Plain data that gives the same run when read as a config."""
+        sections = ("model", *_SECTIONS)
+        return {name: dump_settings(getattr(self, name)) for name in sections}
+
+    def to_yaml(self) -> str:
+        """`resolved` as YAML."""
+        return to_yaml(self.resolved())
+
+
+def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a config by path or packaged name, apply `key.path=value` overrides in order, and check all of it.
+
+    Raises ConfigError with one line per mistake.
+    """
+    file = find_config(name)
+    origin = Origin(file)
+    content = read_yaml(file, origin, ("model", *_SECTIONS))
+    for override in overrides:
+        apply_override(content, override, origin, _MAIN_KEYS)
+    return _check(content, origin)
+
+
+def named_again(cluster: Any) -> str:
+    """An argument of the command line that names the cluster of a config, in plain data."""
+    address = isinstance(cluster, dict) and {"address"} == {key for key, value in cluster.items() if value is not None}
+    return shlex.quote(f"{CLUSTER}={cluster['address'] if address else json.dumps(cluster)}")
+
+
+def config_of(resolved: dict[str, Any], file: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The config whose `resolved` this is, checked again; file: where it was kept. overrides: of `execution.cluster`.
+
+    A file may be somebody else's: it alone starts nothing and connects to nothing. Raises ConfigError.
+    """
+    content, origin = copy.deepcopy(resolved), Origin(file)
+    execution = content.get("execution")
+    named = execution.get("cluster") if isinstance(execution, dict) else None
+    if named is not None and not overrides:
+        raise ConfigError(
+            f"{file}: {CLUSTER}: this run was made on the cluster {json.dumps(named)}. A file alone starts no cluster "
+            "and connects to none, since both may run any program: name it again on the command line, if you know "
+            f"where the file is from, or name another one: --resume RUN {named_again(named)}"
+        )
+    for override in overrides:
+        apply_override(content, override, origin, _MAIN_KEYS)
+    return _check(content, origin)
+
+
+def _check(content: dict[str, Any], origin: Origin) -> RunConfig:
+    problems: list[str] = []
+    known = ["model", *_SECTIONS]
+    for key in content:
+        if key not in known:
+            hint = f"; did you mean {_ELSEWHERE[key]!r}?" if key in _ELSEWHERE else nearest(key, known)
+            problems.append(f"{origin(key)}{key}: unknown section{hint or '; expected one of ' + ', '.join(known)}")
+    parts: dict[str, Any] = {"model": _check_model(content.get("model"), origin, problems)}
+    for name, schema in _SECTIONS.items():
+        parts[name] = check_section(name, content.get(name), schema, origin, problems, _ELSEWHERE)
+    if not problems and not parts["output"].draws and parts["sampler"].until is not None:
+        problems.append(
+            f"{origin('output.draws')}output.draws: found false with sampler.until, which looks at all draws; expected "
+            "true, or sampler.until: null"
+        )
+    if not problems:
+        # the dimension of a position is known exactly only once the model is made; the run checks again
+        numbers, dtype = getattr(parts["model"], "dimension", None) or 1, getattr(parts["model"], "dtype", "float32")
+        too_large = memory_problem(
+            parts["sampler"],
+            parts["execution"],
+            Size.at_least(numbers, dtype),
+            content=parts["output"].content,
+            streamed=parts["output"].may_stream,
+        )
+        if too_large:
+            problems.append(f"{origin('sampler.draws')}{too_large}")
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return RunConfig(**parts, stem=origin.file.stem, file=origin.file).decided()
+
+
+def _check_model(content: Any, origin: Origin, problems: list[str]) -> Settings | None:
+    names = ", ".join(REGISTRY)
+    if content is None:
+        content = {}
+    if not isinstance(content, dict):
+        problems.append(
+            f"{origin('model')}model: found {shown(content)}; expected a mapping with name (one of {names}) or target"
+        )
+        return None
+    keys = [key for key in ("name", "target", *BRIDGES) if key in content]
+    if len(keys) != 1:
+        found = f"both {' and '.join(keys)}" if keys else "neither name nor target"
+        bridges = f", or that of a bridge ({', '.join(BRIDGES)})" if BRIDGES else ""
+        problems.append(
+            f"{origin('model')}model: found {found}; expected one of them: name (one of {names}), or target "
+            f"(package.module:function){bridges}"
+        )
+        return None
+    if "target" in content:
+        return check_section("model", content, TargetOptions, origin, problems, _ELSEWHERE)
+    if keys[0] in BRIDGES:
+        return check_section("model", content, BRIDGES[keys[0]].options, origin, problems, _ELSEWHERE)
+    return check_packaged_model("model", content, origin, problems, _ELSEWHERE)
+
+
+def check_packaged_model(
+    path: str, content: Any, origin: Origin, problems: list[str], elsewhere: Mapping[str, str] | None = None
+) -> ModelOptions | None:
+    """Options of one of batchnuts' models at a key path, or None with the mistakes added to `problems`."""
+    names = ", ".join(REGISTRY)
+    if not isinstance(content, dict):
+        problems.append(f"{origin(path)}{path}: found {shown(content)}; expected a mapping with name (one of {names})")
+        return None
+    name = content.get("name")
+    if not isinstance(name, str) or name not in REGISTRY:
+        hint = nearest(name, REGISTRY) if isinstance(name, str) else ""
+        problems.append(f"{origin(f'{path}.name')}{path}.name: found {shown(name)}; expected one of {names}{hint}")
+        return None
+    return check_section(path, content, REGISTRY[name].options, origin, problems, elsewhere)
+
+
+def bridge_of(options: Settings) -> Bridge | None:
+    """The bridge to the library that a section `model` names, if it names one."""
+    return next((bridge for bridge in BRIDGES.values() if bridge.made(options)), None)
+
+
+def is_users_own(options: Settings) -> bool:
+    """Whether a section `model` names code of the user's, or of another library."""
+    return isinstance(options, TargetOptions) or bridge_of(options) is not None
+
+
+def build_model(options: Any) -> Model:
+    """Make the model that a config's section `model` asks for.
+
+    Raises ConfigError where a user's function cannot be imported, and the errors of packaged models (e.g. DataError).
+    """
+    bridge = bridge_of(options)
+    if bridge is not None:
+        return bridge.build(options)
+    return build_target(options) if isinstance(options, TargetOptions) else build(options)
+
+
+def describe_keys() -> str:
+    """Every key of a config with its type, bounds, default and meaning, for `--help`; made from the schema itself."""
+    groups: list[tuple[str, type[Settings]]] = []
+    for model, packaged in REGISTRY.items():
+        groups.append((f"model (name: {model})", packaged.options))
+    groups.append(("model (your own)", TargetOptions))
+    groups += [(f"model ({key})", bridge.options) for key, bridge in BRIDGES.items()]
+    groups += list(_SECTIONS.items())
+    lines: list[str] = []
+    for title, schema in groups:
+        lines += ["", f"{title}:", *_describe(title.split()[0], schema)]
+    return "\n".join(lines[1:])
+
+
+def _describe(path: str, schema: type[Settings]) -> list[str]:
+    """The keys of a group, and of groups within it."""
+    lines: list[str] = []
+    for name, info in fields_of(schema).items():
+        types = [kind for kind in (info.annotation, *get_args(info.annotation)) if isinstance(kind, type)]
+        if within := next((kind for kind in types if issubclass(kind, Settings)), None):
+            lines += [
+                f"  {path}.{name}  ({'null, or ' * (info.default is None)}a group of keys)",
+                *_wrapped(info.description),
+                *_describe(f"{path}.{name}", within),
+            ]
+            continue
+        default = (
+            "required" if info.is_required() else f"default {_yaml_word(info.get_default(call_default_factory=True))}"
+        )
+        lines += [f"  {path}.{name}  ({expected(schema, name)}; {default})", *_wrapped(info.description)]
+    return lines
+
+
+def _wrapped(text: str | None) -> list[str]:
+    return textwrap.wrap(text or "", 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
+
+
+def _yaml_word(value: Any) -> str:
+    words = {None: "null", True: "true", False: "false"}
+    return words[value] if value is None or isinstance(value, bool) else str(value)

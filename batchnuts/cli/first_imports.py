@@ -1,0 +1,70 @@
+"""Which array libraries a run imports before its model is built, and the threads that they are given.
+
+Both have to be settled before a model makes its first array: then TensorFlow makes its devices, and JAX its threads.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import sys
+
+from batchnuts.autobatch.machine import has_jax, prepare_disk_cache, tensor_library
+from batchnuts.cli.config import RunConfig, TargetOptions, bridge_of
+from batchnuts.process.quiet import import_tensorflow, without_jax
+
+_PACKAGES = {
+    "tensorflow": ("tensorflow", "tensorflow_probability", "tf_keras", "keras"),
+    "jax": ("jax", "numpyro", "blackjax"),
+}
+"""By backend: the packages that need the library."""
+
+
+def import_first(config: RunConfig) -> None:
+    """Import TensorFlow, without its messages, if the run will need it; give each shard threads of its own."""
+    from batchnuts.mcmc.execution.chunk_plan import own_threads
+
+    for backend in sorted(expected_libraries(config)):
+        if backend == "tensorflow":
+            with without_jax():
+                import_tensorflow()
+        if config.execution.cache is not None:
+            prepare_disk_cache(backend)
+        own_threads(config.sampler.chains, config.execution.model_copy(update={"backend": backend}))
+        if backend == "jax" and has_jax():
+            _ = tensor_library("jax")  # XLA's options are set before the model's first array
+
+
+def expected_libraries(config: RunConfig) -> set[str]:
+    """Backends whose libraries the run will need, as far as the config and the text of the user's module tell."""
+    asked, model = config.execution.backend, config.model
+    if (bridge := bridge_of(model)) is not None:
+        return {bridge.backend}
+    expected = imported_by(model.target.partition(":")[0]) if isinstance(model, TargetOptions) else set()
+    if asked in _PACKAGES:
+        expected = expected | {asked}
+    if expected:
+        return expected
+    return {"jax" if has_jax() and config.execution.mode != "graph" else "tensorflow"}
+
+
+def imported_by(module: str) -> set[str]:
+    """The backends whose packages the source of a module imports; empty where it cannot be found or read."""
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None:
+            return set()
+        with open(spec.origin, "rb") as file:
+            tree = ast.parse(file.read())
+    except Exception:  # what is wrong with it is reported when it is imported
+        return set()
+    roots = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            roots |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            roots.add(node.module.partition(".")[0])
+    return {backend for backend, packages in _PACKAGES.items() if not roots.isdisjoint(packages)}

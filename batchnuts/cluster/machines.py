@@ -1,0 +1,83 @@
+"""Whether the machines of a cluster are like this one, and a model in a form that they can be sent."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from batchnuts.cluster import versions
+from batchnuts.cluster.errors import ClusterError
+from batchnuts.cluster.tasks import differing
+from batchnuts.mcmc.execution.model_description import LIBRARIES
+from batchnuts.mcmc.model.model import Model
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+def versions_of(backend: str) -> dict[str, str]:
+    """The versions of this machine on which draws depend, by name."""
+    return versions.found_here(("batchnuts", *LIBRARIES.get(backend, ("numpy",)), "distributed"))
+
+
+def require_alike(client: Client, here: dict[str, str]) -> None:
+    """Raise ClusterError where a worker has another Python, other packages or is another kind of machine."""
+    import cloudpickle
+
+    known = client.get_versions()["workers"]  # Dask asks in a way that works between versions of Python
+    pythons = {
+        address: {"python": ".".join(found["host"]["python"].split(".")[:2])}
+        for address, found in known.items()
+        if found
+    }
+    if lines := versions.differences({"python": here["python"]}, pythons):
+        raise differing(lines)
+    cloudpickle.register_pickle_by_value(versions)  # they may not have this package
+    try:
+        found = client.run(versions.found_here, tuple(here))
+    finally:
+        cloudpickle.unregister_pickle_by_value(versions)
+    if lines := versions.differences(here, found):
+        raise differing(lines)
+
+
+def pickled(model: Model) -> bytes:
+    """The model with its functions and data; code of the user's own modules goes with it. Raises ClusterError."""
+    import cloudpickle
+
+    fields = {name: value for name, value in vars(model).items() if name in Model.__dataclass_fields__}
+    registered = []
+    for module in _users_modules():
+        cloudpickle.register_pickle_by_value(module)
+        registered.append(module)
+    try:
+        content: bytes = cloudpickle.dumps(Model(**fields))
+    except Exception as error:  # of objects of any library
+        raise ClusterError(
+            f"Model {model.name!r} cannot be sent to other processes ({type(error).__name__}: {error}). What its "
+            "functions use must be plain data, NumPy's arrays, or functions: no open files, locks or TensorFlow "
+            "objects."
+        ) from error
+    finally:
+        for module in registered:
+            cloudpickle.unregister_pickle_by_value(module)
+    return content
+
+
+def _users_modules() -> list[ModuleType]:
+    """Modules that are in no package that was installed: workers may not be able to import them."""
+    import cloudpickle
+
+    known = set(cloudpickle.list_registry_pickle_by_value())
+    installed = ("site-packages", "dist-packages")
+    library = tuple({sys.base_prefix, sys.base_exec_prefix})
+    found = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name.partition(".")[0] in ("batchnuts", "__main__") or not isinstance(file, str) or name in known:
+            continue
+        own = not file.startswith(library) and not any(f"/{folder}/" in file for folder in installed)
+        if own and isinstance(module, ModuleType) and module.__name__ == name:
+            found.append(module)
+    return found

@@ -1,0 +1,131 @@
+"""The draws of a group of chains on their way to the one Zarr store of a run: written by the worker that makes them.
+
+A group's chains have chunks of their own in every array, so no two workers write to the same file. A block of the same
+draws of all its chains is written once each of them has made these. What is written twice, because a worker has died
+since its state was saved, is the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch.machine import map_leaves
+from batchnuts.cluster.messages import TOKEN, Rows, SavedRegion
+from batchnuts.cluster.recent import PassedOn, new_rows
+from batchnuts.mcmc.kernel.chain_program import Record
+from batchnuts.mcmc.statistics.chain_means import ChainMeans
+from batchnuts.mcmc.storage.divergent import divergences_of_block, put_divergences
+from batchnuts.mcmc.storage.place import Place
+
+if TYPE_CHECKING:
+    from batchnuts.cluster.open_store import OpenStore
+
+
+class RegionStorage(PassedOn):
+    """See Storage: of the group whose first chain has the number `first`. saved: what another worker has left of it.
+
+    sends: whether records are also kept for `take`.
+    """
+
+    def __init__(
+        self, store: OpenStore, like: Record, first: int, chains: int, sends: bool, saved: SavedRegion | None = None
+    ) -> None:
+        self.store = store
+        self.like = like
+        self.numbers = np.arange(first, first + chains)
+        self.sends = sends
+        self.earlier = store.plan.earlier
+        self.recorded = np.full(chains, self.earlier)
+        self.means = ChainMeans(chains, like.position.shape[2], like.position.dtype, like.step_size.dtype)
+        self.rows: list[Rows] = []
+        """What is not written."""
+        self.fresh: list[Rows] = []
+        """What is not taken."""
+        self.written = 0
+        self.reported = 0
+        """What `written` was when `means` were reported last."""
+        self.previous: NDArray[Any] | None = None
+        if saved is not None:
+            self.written, self.previous = saved.written, saved.previous
+            self.rows = list(saved.rows)
+            self.means.restore(saved.means)
+
+    def record(
+        self,
+        chains: NDArray[np.int64],
+        lanes: NDArray[np.int64],
+        first: NDArray[np.int64],
+        last: NDArray[np.int64],
+        records: Record,
+    ) -> None:
+        """See Storage. Raises OSError where a block cannot be written."""
+        rows = new_rows(chains, lanes, first, last, records, self.recorded[chains])
+        if rows is None:
+            return
+        self.means.add(rows.chains, rows.records.position, rows.records.step_size, rows.last - rows.first)
+        self.rows.append(rows)
+        if self.sends:
+            self.fresh.append(rows)
+        self.recorded[rows.chains] = rows.last
+        while (length := self._complete_block()) is not None:
+            self._write(length)
+
+    def _complete_block(self) -> int | None:
+        """How many rows the next block has, if all chains have made them."""
+        plan = self.store.plan
+        length = min(plan.rows, plan.transitions - self.written)
+        complete = int(self.recorded.min()) - self.earlier
+        return length if length > 0 and complete >= self.written + length else None
+
+    def _write(self, rows: int) -> None:
+        start = self.written + self.earlier
+        block = assembled(self.like, len(self.numbers), self.rows, start, rows)
+        self.store.write(block, self.numbers, self.written)
+        self._gather(block)
+        self.previous = block.position[:, -1].copy()
+        self.written += rows
+        self.rows = [some for some in self.rows if int(some.last.max()) > start + rows]
+
+    def _gather(self, block: Record) -> None:
+        found = divergences_of_block(block, self.written, self.previous)
+        if found is not None:
+            found["chain"] = self.numbers[found["chain"]]
+            put_divergences(self.store.place, f"{self.written}-{self.numbers[0]}", found)
+
+    def take(self) -> tuple[Rows, ...]:
+        """What was recorded since the last time, where it is to be sent."""
+        fresh, self.fresh = tuple(self.fresh), []
+        return fresh
+
+    def saved(self) -> SavedRegion:
+        """For another worker. What is written is durable then."""
+        self.store.sync()
+        means = {name: array.copy() for name, array in self.means.saved().items()}
+        return SavedRegion(self.written, tuple(self.rows), means, self.previous)
+
+
+def assembled(like: Record, chains: int, rows: list[Rows], start: int, count: int) -> Record:
+    """Transitions [start, start + count) of all chains of a group: arrays [chains, count, ...]."""
+    block: Record = map_leaves(lambda a: np.zeros((chains, count, *a.shape[2:]), a.dtype), like)
+    for some in rows:
+        low, high = np.maximum(some.first, start), np.minimum(some.last, start + count)
+        size = np.maximum(high - low, 0)
+        if not size.any():
+            continue
+        offset = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
+        source = np.repeat(np.arange(len(size)), size), np.repeat(low - some.first, size) + offset
+        target = np.repeat(some.chains, size), np.repeat(low - start, size) + offset
+
+        def put(to: NDArray[Any], there: NDArray[Any], s: Any = source, t: Any = target) -> None:
+            to[t] = there[s]
+
+        map_leaves(put, block, some.records)
+    return block
+
+
+def make_token(place: Place, token: str) -> None:
+    """Let workers know the store by it."""
+    place.put(TOKEN, token.encode())

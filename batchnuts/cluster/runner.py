@@ -1,0 +1,256 @@
+"""Chains on a cluster: the runner of a run, and what is computed for chains besides."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch.machine import LaneProgram
+from batchnuts.cluster.connect import ready_workers, workers_of
+from batchnuts.cluster.direct import DirectZarrRun
+from batchnuts.cluster.errors import Failure
+from batchnuts.cluster.groups import lanes_of, sizes_of
+from batchnuts.cluster.machines import pickled, require_alike, versions_of
+from batchnuts.cluster.messages import Plan, ProgramSpec, SavedChains, Stretch
+from batchnuts.cluster.plugins import PlanPlugin, ProgramPlugin
+from batchnuts.cluster.running_stretch import RunningStretch
+from batchnuts.cluster.segment import evaluated, prepare, searched
+from batchnuts.cluster.tasks import Tasks, error_of
+from batchnuts.files.sealed_file import CheckpointError
+from batchnuts.mcmc.execution.attempt import part
+from batchnuts.mcmc.execution.chain_states import ChainStates
+from batchnuts.mcmc.execution.chunk_plan import Chunking, maximum_width
+from batchnuts.mcmc.execution.in_parts import width_for
+from batchnuts.mcmc.execution.model_description import described
+from batchnuts.mcmc.execution.runner import Counts, Interrupted, Runner
+from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction, joined
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record
+from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
+from batchnuts.mcmc.run.chain_execution import ExecutedRun, chain_program
+from batchnuts.mcmc.run.run import Run
+from batchnuts.mcmc.storage.contract import MakeStorage, Storage
+from batchnuts.mcmc.storage.draws import Arrangement
+from batchnuts.mcmc.storage.memory import MemoryStorage
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+class OnCluster:
+    """See ChainExecution. client: of the cluster; position [dimension]: where the run's density can be evaluated."""
+
+    def __init__(self, client: Client, run: Run, position: NDArray[Any]) -> None:
+        self.client = client
+        self.run = run
+        self.model = run.model
+        self.tasks = Tasks(client, run.stop)
+        self.name = uuid.uuid4().hex
+        self.width = width_for(run.sampler.chain_count)
+        versions = versions_of(run.execution.backend)
+        require_alike(client, versions)
+        log_density, gradient = run.evaluated(position[None])
+        plan = Plan(
+            self.name,
+            pickled(run.model),
+            described(run.model),
+            versions,
+            run.sampler,
+            run.execution,
+            position,
+            (np.asarray(log_density), np.asarray(gradient)),
+        )
+        self.plugins: list[str] = []
+        self.register(PlanPlugin(plan))
+
+    def register(self, plugin: PlanPlugin | ProgramPlugin) -> None:
+        """Bring it to all workers, also to those that come later."""
+        self.client.register_plugin(plugin)
+        self.plugins.append(plugin.name)
+
+    def close(self) -> None:
+        """Workers forget the run."""
+        for name in self.plugins:
+            with suppress(Exception):  # the cluster may be gone
+                self.client.unregister_worker_plugin(name)
+
+    def evaluated(self, run: ExecutedRun, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """See ChainExecution."""
+        log_density, gradient = self._in_parts(evaluated, (position,))
+        return log_density, gradient
+
+    def searched(
+        self, run: ExecutedRun, metric: MetricParameters, arguments: Sequence[NDArray[Any]]
+    ) -> tuple[Any, ...]:
+        """See ChainExecution."""
+        which = uuid.uuid4().hex  # of this search: others may have other parameters
+        return self._in_parts(searched, tuple(arguments), metric, which)
+
+    def _in_parts(self, function: Any, arrays: tuple[NDArray[Any], ...], *before: Any) -> tuple[NDArray[Any], ...]:
+        chains, threads = len(arrays[0]), max(1, sum(workers_of(self.client).values()))
+        size = self.width * max(1, -(-chains // (threads * self.width)))
+        arrays = tuple(np.asarray(array) for array in arrays)
+        calls = []
+        for first in range(0, chains, size):
+            some = tuple(array[first : first + size] for array in arrays)
+            calls.append((self.name, *before, some if before else some[0]))
+        found = self.tasks.all(function, calls, self.model)
+        return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+
+    def find_runner(self, run: ExecutedRun, states: ChainStates) -> ClusterRunner:
+        """See ChainExecution."""
+        example = run.inputs(states, 0, False)
+        chains = len(example.key)
+        lanes = run.saved.lanes if run.saved is not None else None
+        if lanes is None:
+            max_width = chains
+            if run.execution.chunk_lanes is None:
+                program = chain_program(run.programs, run.sampler, run.model, run.rows, run.divergences)
+                max_width = maximum_width(LaneProgram(program, example, run.execution.backend, run.execution.mode))
+            lanes = lanes_of(chains, run.execution, max_width)
+        of_chunk = part(example, Chunking(-(-chains // lanes), lanes, 1), 0)
+        self.register(ProgramPlugin(self.name, ProgramSpec(of_chunk, run.rows, run.divergences)))
+        return ClusterRunner(self, self.run, chains, lanes)
+
+    def keep(self, run: ExecutedRun, runner: Runner) -> None:
+        """Workers keep what they compile for as long as they know the run."""
+
+
+class ClusterRunner:
+    """See Runner."""
+
+    def __init__(self, cluster: OnCluster, run: Run, chains: int, lanes: int) -> None:
+        self.cluster = cluster
+        self.run_of = run
+        self.chains = chains
+        self.lanes = lanes
+        self.compiled = False
+        self.policy: str | None = None
+        self.threads = sum(workers_of(cluster.client).values())
+        self.metric: MetricParameters | None = None
+        self.stretches = 0
+        self.running: RunningStretch | None = None
+
+    @property
+    def arrangement(self) -> Arrangement:
+        """See Runner."""
+        return Arrangement(self.lanes, self.policy, -(-self.chains // self.lanes), self.threads)
+
+    def wait_until_compiled(self) -> None:
+        """See Runner. One worker of each machine compiles first: others there may find its programs."""
+        if self.compiled:
+            return
+        machines: dict[str, list[str]] = {}
+        for worker in ready_workers(self.cluster.client):
+            machines.setdefault(worker.rpartition(":")[0], []).append(worker)
+        self._prepare([workers[0] for workers in machines.values()])
+        self._prepare([worker for workers in machines.values() for worker in workers[1:]])
+        self.compiled = True
+
+    def _prepare(self, workers: list[str]) -> None:
+        tasks = self.cluster.tasks
+        name = self.cluster.name
+        left = {worker: tasks.give(("prepare", worker, 0), prepare, name, worker=worker) for worker in workers}
+        while left:
+            tasks.stop.check()
+            there = tasks.workers()
+            gone = [left.pop(worker) for worker in list(left) if not there.get(worker)]
+            tasks.cancel(gone)  # those that come compile later
+            found = tasks.next(0.25)
+            if found is None or found[0][0] != "prepare":
+                continue
+            (_, worker, _), outcome = found
+            left.pop(worker, None)
+            if isinstance(outcome.result, Failure):
+                raise error_of(outcome.result, self.run_of.model, "warmup")
+            if outcome.done:  # else it has died
+                self.policy, _ = outcome.result
+
+    def run(
+        self,
+        inputs: ChainInputs,
+        transitions: int,
+        leave: float = 0.0,
+        make_storage: MakeStorage = MemoryStorage,
+        resumed: SavedChains | None = None,
+        reduction: Reduction | None = None,
+    ) -> Iterator[tuple[Counts, ChainResult | None]]:
+        """See Runner."""
+        if resumed is not None and not isinstance(resumed, SavedChains):
+            raise CheckpointError(
+                "The checkpoint is of a run on threads of one process: go on with it as it was, without "
+                "execution.cluster."
+            )
+        self.wait_until_compiled()
+        self.forget()
+        self.stretches += 1
+        phase = "sampling" if reduction is None else "warmup"
+        sends = not isinstance(make_storage, DirectZarrRun) or self.run_of.checks is not None
+        stretch = Stretch(self.stretches, transitions, leave, phase, reduction, sends)
+        self.threads = max(1, sum(self.cluster.tasks.workers().values()))
+        sizes = sizes_of(self.chains, self.lanes, self.threads) if resumed is None else resumed.sizes
+        running = self.running = RunningStretch(
+            self.run_of,
+            self.cluster.tasks,
+            self.cluster.name,
+            stretch,
+            sizes,
+            inputs,
+            self.run_of.metric_now(),
+            make_storage,
+            resumed,
+        )
+        return running.reports()
+
+    def reduced(self) -> ReducedWindow | None:
+        """See Runner."""
+        assert self.running is not None
+        parts = [part for part in self.running.reduced if part is not None]
+        return joined(parts) if parts else None
+
+    def pause(self) -> None:
+        """See Runner: states that are saved are consistent in themselves, whatever goes on."""
+
+    def proceed(self) -> None:
+        """See Runner."""
+
+    def saved(self) -> SavedChains | None:
+        """See Runner."""
+        return None if self.running is None else self.running.saved(self.lanes, self.run_of.rows)
+
+    @property
+    def storage(self) -> Storage | None:
+        """See Runner."""
+        return None if self.running is None else self.running.storage
+
+    def watch(self, transitions: int) -> None:
+        """See Runner: all records come with each report."""
+
+    def recorded(self, transitions: int) -> Record | None:
+        """See Runner."""
+        running = self.running
+        if running is None or running.storage is None or running.recorded.min() < transitions:
+            return None
+        return running.storage.first(transitions)
+
+    def interrupted(self) -> Interrupted | None:
+        """See Runner."""
+        if self.running is None:
+            return None
+        running = self.running
+        if not running.broken:
+            running.drain()
+        if running.storage is None:
+            return None
+        result = running.result._replace(done=running.made())
+        return Interrupted(result, np.ones(self.chains, bool))
+
+    def forget(self) -> None:
+        """See Runner."""
+        if self.running is not None:
+            self.running.drop()
+        self.running = None

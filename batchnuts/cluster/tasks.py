@@ -1,0 +1,186 @@
+"""Tasks on a cluster, and their results as they come."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from batchnuts.cluster.connect import workers_of
+from batchnuts.cluster.errors import ClusterError, Failure
+from batchnuts.mcmc.model.check_model import UnboundedDensityError
+from batchnuts.mcmc.model.model import Model, ModelError
+from batchnuts.mcmc.storage.draws import RunPhase
+from batchnuts.process.signals import StopSignals, say
+from batchnuts.settings.schema import in_words
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+WITHOUT_WORKERS = 120.0
+"""Seconds for which a run waits for a worker to come back."""
+
+DEAD = "several workers have ended one after another while they did it (out of memory?)"
+"""What is said of a task of which workers have died."""
+
+
+class Outcome(NamedTuple):
+    """The end of a task."""
+
+    future: Future
+    done: bool
+    """Whether it was done, and its result is here."""
+    result: Any = None
+    error: BaseException | None = None
+    """Why a result could not be fetched."""
+
+
+class Tasks:
+    """The tasks of one run on a Dask cluster, and their results."""
+
+    def __init__(self, client: Client, stop: StopSignals) -> None:
+        self.client = client
+        self.stop = stop
+        self.outcomes: queue.SimpleQueue[tuple[Any, Outcome]] = queue.SimpleQueue()
+        """With what each was named by."""
+        self.lonely: float | None = None
+        """Since when no worker has been there."""
+        self.known: set[str] = set()
+        """The workers that were there when it was last asked."""
+
+    def workers(self) -> dict[str, int]:
+        """See `workers_of`; says which are gone since it was last called.
+
+        Raises ClusterError where none has taken tasks for long, or the scheduler is gone.
+        """
+        if self.client.status not in ("running", "connecting"):
+            raise ClusterError(
+                "The connection to the Dask scheduler is lost: it has ended, or its machine cannot be reached."
+            )
+        found = workers_of(self.client)
+        self._say_gone(found)
+        self.lonely = None if any(found.values()) else self.lonely or time.monotonic()
+        if self.lonely is not None and time.monotonic() - self.lonely > WITHOUT_WORKERS:
+            raise ClusterError(
+                f"All workers are gone{' or paused' * bool(found)}, and none has come back within {WITHOUT_WORKERS:g} "
+                "s: they were ended, ran out of memory, or reached the time limit of their jobs."
+            )
+        return found
+
+    def _say_gone(self, found: Mapping[str, int]) -> None:
+        """Once of each worker: its draws are made elsewhere, and the time that is lost has a reason."""
+        gone, self.known = sorted(self.known - found.keys()), set(found)
+        if gone:
+            named = ", ".join(gone[:3]) + (f" and {len(gone) - 3} more" if len(gone) > 3 else "")
+            say(
+                f"{in_words(len(gone), 'worker')} ended or cannot be reached ({named}): chains go on elsewhere from "
+                f"their last state, and no draw is lost. {in_words(len(found), 'worker')} left."
+            )
+
+    def give(self, name: Any, function: Callable[..., Any], *arguments: Any, worker: str | None = None) -> Future:
+        """Have it done by that worker; its outcome comes by its name. Without a worker: by any.
+
+        What was given to a worker that is gone or paused has no outcome until it is cancelled: Dask keeps it, in case
+        that one comes back. So it does with a result that was lost with its worker.
+        """
+        where = {} if worker is None else {"workers": [worker]}
+        future = self.client.submit(function, *arguments, pure=False, **where)
+        future.add_done_callback(lambda ended: self._put(name, ended))
+        return future
+
+    def _put(self, name: Any, ended: Future) -> None:
+        """Its outcome, once its result is here: that may take long, and while it does the run looks after others."""
+        if ended.status != "finished":
+            self.outcomes.put((name, Outcome(ended, False)))
+            return
+
+        def fetch() -> None:
+            try:
+                outcome = Outcome(ended, True, ended.result())
+            except BaseException as error:  # cancelled, which is none of Exception's, say
+                outcome = Outcome(ended, False, error=error)
+            self.outcomes.put((name, outcome))
+
+        threading.Thread(target=fetch, daemon=True).start()
+
+    def cancel(self, futures: Sequence[Future]) -> None:
+        """Nobody waits for them. One that a worker is at is not ended."""
+        if futures:
+            self.client.cancel(futures)
+
+    def next(self, seconds: float) -> tuple[Any, Outcome] | None:
+        """The next outcome, if one comes within so many seconds."""
+        try:
+            return self.outcomes.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+    def all(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], model: Model) -> list[Any]:
+        """The results of one function for several arguments, in order. Raises what a task has failed with."""
+        these = object()
+        futures = [self.give((these, number, 0), function, *arguments) for number, arguments in enumerate(calls)]
+        found: dict[int, Any] = {}
+        try:
+            while len(found) < len(futures):
+                self.stop.check()
+                came = self.next(0.1)
+                if came is None:
+                    self.workers()
+                if came is None or came[0][0] is not these:
+                    continue
+                (_, number, _), outcome = came
+                if not outcome.done:
+                    raise ClusterError(f"Workers could not do a part of the run: {said(outcome)}.")
+                if isinstance(outcome.result, Failure):
+                    raise error_of(outcome.result, model, "warmup")
+                found[number] = outcome.result
+            return [found[number] for number in range(len(futures))]
+        finally:
+            self.cancel([future for number, future in enumerate(futures) if number not in found])
+
+
+def was_killed(future: Future) -> bool:
+    """Whether workers have died of a task, again and again."""
+    return future.status == "error" and type(future.exception()).__name__ == "KilledWorker"
+
+
+def said(outcome: Outcome) -> str:
+    """Why a task has no result."""
+    future, error = outcome.future, outcome.error
+    if was_killed(future):
+        return DEAD
+    if future.status == "error":
+        return in_short(future.exception())
+    if error is None or type(error).__name__.endswith("CancelledError"):
+        return "the scheduler has dropped it"
+    return f"what it gave cannot be read here, {in_short(error)}"
+
+
+def in_short(error: BaseException) -> str:
+    """Its kind, and the first line of its message."""
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}".rstrip(": ")
+
+
+def error_of(failure: Failure, model: Model, phase: RunPhase) -> Exception:
+    """What to raise."""
+    match failure.kind:
+        case "unbounded":
+            return UnboundedDensityError(model, failure.chain, failure.position, phase)
+        case "model":
+            return ModelError(failure.text)
+        case "cluster":
+            return ClusterError(failure.text)
+        case "differs":
+            return differing(failure.text.splitlines())
+    error = ClusterError(f"A worker could not go on: {failure.text}")
+    error.add_note(failure.traceback)
+    return error
+
+
+def differing(lines: Sequence[str]) -> ClusterError:
+    """The error where machines are not alike."""
+    return ClusterError(
+        "Workers differ from this machine, so draws would differ; install the same versions there:\n" + "\n".join(lines)
+    )

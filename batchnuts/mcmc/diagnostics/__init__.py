@@ -1,0 +1,1 @@
+"""What draws are judged by, and the verdict."""

@@ -1,0 +1,493 @@
+"""Convergence and precision: R-hat, effective sample sizes, Monte Carlo errors, a verdict.
+
+The statistics are ArviZ's (rank-normalised split R-hat, bulk and tail ESS, Monte Carlo errors: convergence.py), nested
+R-hat (nested_rhat.py), and what is seen of stuck chains (stuck_chains.py). All of them come from one reduction of each
+coefficient (reductions.py). Draws are read some coefficients at a time (draw_blocks.py), so that memory is bounded
+however many there are.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch import BatchnutsError
+from batchnuts.mcmc.statistics.chain_moments import MINIMUM_DRAWS
+from batchnuts.mcmc.statistics.chain_numbers import named_chains, some_numbers
+from batchnuts.mcmc.statistics.convergence import convergence_of, rhat_noise_of
+from batchnuts.mcmc.statistics.draw_blocks import DrawBlock, as_block, columns_of, parts_of
+from batchnuts.mcmc.statistics.late_chains import late_by_density, late_by_moments, mean_log_density, within_by_density
+from batchnuts.mcmc.statistics.nested_rhat import nested_of
+from batchnuts.mcmc.statistics.rank_normal import BLOCK, NormalScores
+from batchnuts.mcmc.statistics.reductions import (
+    NESTED,
+    NOISE,
+    STATISTICS,
+    STUCK,
+    SUMMARY,
+    WORKING_BYTES,
+    Reduced,
+    reduce_draws,
+)
+from batchnuts.mcmc.statistics.rhat_noise import RHAT_LIMIT, RhatNoise, joined_noise
+from batchnuts.mcmc.statistics.rounding import ROUNDING_LIMIT, rounding_of
+from batchnuts.mcmc.statistics.stuck_chains import (
+    PERSISTENCE_LIMIT,
+    StuckEvidence,
+    evidence_of,
+    far_below,
+    has_enough_draws,
+    stuck_of,
+)
+from batchnuts.settings.schema import in_words
+
+MOST_NAMES = 5
+"""Names that a line of the verdict has."""
+COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat")
+"""What is computed of each coefficient; `batchnuts/report/table.py` prints it."""
+RUNNING_COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_mean", "r_hat")
+"""The same where draws were not kept (running_summary.py)."""
+
+AT_ONCE = min(2, os.cpu_count() or 1)
+"""Threads, where WORK allows: sorting is bound by memory bandwidth."""
+
+WORK = 500_000_000
+"""Bytes that the places and ranks of coefficients may take, which are looked at together; one is in any case."""
+
+READ = 200_000_000
+"""Bytes of the draws that are read at a time, and at most a SHARE of all; those that threads look at together are in
+any case. A file is read as often as it has such parts."""
+
+SHARE = 4
+
+OF_BLOCKS = 20_000_000
+"""Bytes that a thread takes for blocks of chains in float64, with their spectra."""
+
+Blocks = NDArray[Any] | Sequence[DrawBlock]
+"""Draws [chains, draws, coefficients], whole or in parts of some coefficients each; parts may be on a disk."""
+
+
+class DiagnosticsError(BatchnutsError):
+    """The draws do not have the form that the diagnostics need."""
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnostics:
+    """One row for each coefficient, and the verdict on all of them.
+
+    Every array is float64 of shape [coefficients]; R-hat and ESS are NaN where they cannot be computed (fewer than
+    4 draws, R-hat also for fewer than 2 chains, and for a coefficient that never moved). `divergences` counts draws.
+    `nested` is nested R-hat, where chains form `superchains`; None where each chain has its own.
+    """
+
+    names: tuple[str, ...]
+    columns: dict[str, NDArray[np.float64]]
+    chains: int
+    draws: int
+    divergences: int
+    reached_max_treedepth: int
+    left_support: int = 0
+    """Draws whose trajectory ended where the log-density, or a gradient before, is not a finite number."""
+    rounding: float = 0.0
+    """Nats, see `rounding_of`."""
+    nested: NDArray[np.float64] | None = None
+    superchains: int = 0
+    limits: NDArray[np.float64] | None = None
+    """What the deciding R-hat of each coefficient must be below (`rhat_noise.py`); None: RHAT_LIMIT, of all."""
+    persistence: NDArray[np.float64] | None = None
+    """Where chains form superchains: the share of the variance that is between chains and lasts (`stuck_chains.py`)."""
+    stuck: tuple[int, ...] = ()
+    """The numbers of chains that stay away from all others."""
+    low: tuple[int, ...] = ()
+    """Those of them whose log-density is far below that of the others."""
+    late: tuple[int, ...] = ()
+    """The numbers of chains with draws far from all others, as those that had not arrived (`late_chains.py`)."""
+    not_finite: Mapping[str, int | None] = field(default_factory=dict)
+    """Generated quantities that are left out, by name: of how many draws they are not finite; None: not counted."""
+    coarse: tuple[str, ...] = ()
+    """Coefficients whose draws take few values, since the dtype has no others so far from 0 (see `coarse_of`)."""
+    running: bool = False
+    """Whether draws were not kept: then `columns` are RUNNING_COLUMNS, R-hat is that of moments, and effective sizes
+    are of means."""
+
+    @property
+    def divergent_share(self) -> float:
+        """Of all draws, those whose trajectory diverged."""
+        return self.divergences / (self.chains * self.draws)
+
+    @property
+    def cut_share(self) -> float:
+        """Of all draws, those whose trajectory was cut off at the maximum depth of its tree."""
+        return self.reached_max_treedepth / (self.chains * self.draws)
+
+    @property
+    def rhat(self) -> NDArray[np.float64]:
+        """R-hat of each coefficient."""
+        return self.columns["r_hat"]
+
+    @property
+    def ess(self) -> NDArray[np.float64]:
+        """The effective size of each coefficient that is judged: bulk ESS, or that of means."""
+        return self.columns["ess_mean" if self.running else "ess_bulk"]
+
+    @property
+    def deciding_rhat(self) -> NDArray[np.float64]:
+        """What convergence is judged by: nested R-hat where chains form superchains, else R-hat."""
+        return self.rhat if self.nested is None else self.nested
+
+    @property
+    def limit(self) -> float:
+        """What the worst R-hat must be below: RHAT_LIMIT, or what chance allows so few draws."""
+        return RHAT_LIMIT if self.limits is None else float(self.limits[self.worst_first()[0]])
+
+    @property
+    def converged(self) -> bool | None:
+        """True if every R-hat is below its limit and no chain is stuck (`stuck_chains.py`) or late (`late_chains.py`);
+        None if there are too few chains or draws to compute any R-hat."""
+        few = self.draws < MINIMUM_DRAWS or self.chains < 2
+        if self.nested is None and (few or (self.running and np.isnan(self.rhat).all())):
+            return None
+        return self.agrees and not self.stuck and not self.late and not self.persists
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every R-hat is below its limit."""
+        limits = RHAT_LIMIT if self.limits is None else self.limits
+        return bool(np.all(self.deciding_rhat < limits))  # NaN compares as false: a stuck coefficient does not
+
+    @property
+    def persists(self) -> bool:
+        """Whether differences between chains last in some coefficient, as where they are stuck in several places."""
+        return self.persistence is not None and bool((self.persistence > PERSISTENCE_LIMIT).any())
+
+    def worst_first(self) -> NDArray[np.intp]:
+        """Indices of the coefficients by how near the deciding R-hat comes to its limit; those without one come
+        first."""
+        excess = self.deciding_rhat - 1.0
+        if self.limits is not None:
+            excess = excess / (self.limits - 1.0)
+        return np.argsort(np.where(np.isnan(excess), -np.inf, -excess), kind="stable")
+
+    def verdict(self) -> str:
+        """Some lines: convergence, the minimum effective sample size, divergences, trees cut at the depth limit."""
+        count = len(self.names)
+        total = self.chains * self.draws
+        if self.converged is None:
+            lines = [
+                f"R-hat was not computed: it needs at least 2 chains and {MINIMUM_DRAWS} draws, and there are "
+                f"{self.chains} and {self.draws}."
+            ]
+        else:
+            worst = int(self.worst_first()[0])
+            value = self.deciding_rhat[worst]
+            shown = "not defined (it never moved)" if np.isnan(value) else f"{value:.4f}"
+            agree = "yes" if self.agrees else "no"
+            which = f"all {count} coefficients" if count > 1 else "the one coefficient"
+            below = f" (limit {self.limit:.4f})" if self._by_chance else ""
+            lines = [f"{self._kind()} on {which}: {agree}, worst {self.names[worst]} = {shown}{below}"]
+            lines += self._stuck()
+        ess = self.ess
+        if np.isfinite(ess).any():
+            lowest = int(np.nanargmin(ess))
+            lines.append(f"Minimum {self.size_in_words}: {ess[lowest]:.0f} of {total} draws ({self.names[lowest]})")
+        share = f" ({100 * self.divergences / total:.3g}% of the draws)" if self.divergences else ""
+        lines.append(f"Divergences: {self.divergences}{share}")
+        if self.left_support:
+            lines.append(
+                f"Trajectories that ended where the log-density is not finite: {self.left_support} of these "
+                "(infinite energy, or not a number)"
+            )
+        if self.divergences > total / 10:
+            lines.append(
+                "WARNING: so many trajectories diverged that these draws do not represent the posterior. Check that "
+                "the density is a fixed, smooth function of the position; raise sampler.target_acceptance; "
+                "reparametrize."
+            )
+        if self.rounding > ROUNDING_LIMIT:
+            lines.append(
+                f"WARNING: the log-density is so large that it is rounded by {self.rounding:.2g}. Energies, and with "
+                "them which states are accepted, are wrong by as much, and these draws may be too wide. Leave out "
+                "constant terms (or subtract a constant from each observation's term), or use float64."
+            )
+        if self.coarse:
+            lines.append(
+                f"WARNING: {_some(self.coarse)} so far from 0 that rounding leaves few values to the draws. Use "
+                'dtype="float64", or subtract an offset: sample the difference from a number near the mean.'
+            )
+        if self.reached_max_treedepth:
+            share = f"{100 * self.cut_share:.3g}% of the draws"
+            lines.append(f"Draws whose tree reached max_tree_depth: {self.reached_max_treedepth} ({share})")
+        for name, bad in list(self.not_finite.items())[:MOST_NAMES]:
+            lines.append(f"{name}: {'some' if bad is None else bad} of {total} draws are not finite, not judged")
+        if (more := len(self.not_finite) - MOST_NAMES) > 0:
+            lines.append(f"{more} more generated quantities are not finite in some draws, and not judged")
+        return "\n".join(lines)
+
+    def _stuck(self) -> list[str]:
+        """What was found of stuck chains, in words."""
+        lines = []
+        if self.stuck:
+            lines.append(
+                f"WARNING: {len(self.stuck)} of {self.chains} chains stayed away from all others: "
+                f"{some_numbers(self.stuck)}. {self._where_stuck()}"
+            )
+        if self.late:
+            have = "has" if len(self.late) == 1 else "have"
+            lines.append(
+                f"WARNING: {len(self.late)} of {self.chains} chains {have} draws far from all others: "
+                f"{some_numbers(self.late)}. Means and standard deviations depend on them."
+            )
+        if self.persists:
+            assert self.persistence is not None
+            worst = int(self.persistence.argmax())
+            lines.append(
+                f"WARNING: {100 * self.persistence[worst]:.0f}% of the variance of {self.names[worst]} is between "
+                "chains and lasts: chains are stuck in different places, or have too few draws to tell."
+            )
+        return lines
+
+    def _where_stuck(self) -> str:
+        """What their log-densities say of the chains that are stuck."""
+        slowly = "in another mode, or in a part of the posterior that chains leave slowly"
+        if self.running:  # of which log-densities are not known
+            return f"That is {slowly}, or where the density is low."
+        high = tuple(number for number in self.stuck if number not in self.low)
+        said = []
+        if self.low:
+            said.append(f"The log-density of {named_chains(self.low)} is far below the others': a bad place.")
+        if high:
+            said.append(f"The log-density of {named_chains(high)} is like the others': {slowly}; compare their draws.")
+        return " ".join(said)
+
+    def _kind(self) -> str:
+        """Which R-hat decides, with its limit, in words."""
+        kind = "R-hat" if self.nested is None else "Nested R-hat"
+        limit = f"< {RHAT_LIMIT:g}{' or what chance allows' if self._by_chance else ''}"
+        each = self.chains / max(self.superchains, 1)
+        size = f"{'about ' * (each != int(each))}{each:.0f}"
+        groups = "" if self.nested is None else f" ({self.superchains} superchains of {size} chains)"
+        return f"{kind}{' of moments' * self.running} {limit}{groups}"
+
+    @property
+    def _by_chance(self) -> bool:
+        """Whether some R-hat is above RHAT_LIMIT, and that of few draws allowed to be."""
+        above = ~(self.deciding_rhat < RHAT_LIMIT)
+        return self.limits is not None and bool((self.limits[above] > RHAT_LIMIT + 5e-4).any())
+
+    @property
+    def size_in_words(self) -> str:
+        """What `ess` is."""
+        return "ESS of a mean, by batch means" if self.running else "bulk ESS"
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names as the subject of a sentence, with its verb."""
+    more = len(names) - MOST_NAMES
+    shown = f"{', '.join(names[:MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"
+    return f"{shown} {'lies' if len(names) == 1 else 'lie'}"
+
+
+def diagnose(
+    position: Blocks,
+    names: Sequence[str],
+    diverging: NDArray[Any] | DrawBlock | None = None,
+    reached_max_treedepth: NDArray[Any] | DrawBlock | None = None,
+    log_density: NDArray[Any] | DrawBlock | None = None,
+    superchain: NDArray[np.int64] | None = None,
+    numbers: NDArray[np.int64] | None = None,
+    left_support: NDArray[Any] | DrawBlock | None = None,
+) -> Diagnostics:
+    """Diagnose draws `position`; the two flags are bool [chains, draws].
+
+    position: [chains, draws, coefficients], or several such blocks, whose coefficients follow each other. They may be
+    on a disk (draw_blocks.py), as may flags and log_density, blocks of one coefficient then.
+    log_density [chains, draws]: in the dtype in which it was computed. left_support [chains, draws]: the largest error
+    of each trajectory's energy, infinite where the log-density was not finite. superchain [chains]: the number of each
+    chain's. numbers [chains]: those of the chains; None: from 0.
+
+    Raises DiagnosticsError for another shape, for no draws at all, and for draws that are not finite. Memory is
+    `diagnostics_bytes`, besides the draws where they are arrays.
+    """
+    blocks = [position] if isinstance(position, np.ndarray) else list(position)
+    shapes = [block.shape for block in blocks]
+    if (
+        any(len(shape) != 3 for shape in shapes)
+        or len({shape[:2] for shape in shapes}) != 1
+        or (sum(shape[2] for shape in shapes) != len(names))
+    ):
+        raise DiagnosticsError(
+            f"Draws have shape {', '.join(map(str, shapes))}; expected [chains, draws, {len(names)}], one entry for "
+            "each name."
+        )
+    chains, draws, _ = shapes[0]
+    if not chains or not draws:
+        raise DiagnosticsError(
+            f"There is nothing to diagnose: {in_words(chains, 'chain')} with {in_words(draws, 'draw')} each."
+        )
+    count = 0 if superchain is None else len(np.unique(superchain))
+    nested = superchain if 1 < count < chains else None
+    wanted = {SUMMARY} | ({NESTED} if nested is not None else set())
+    if draws >= MINIMUM_DRAWS:
+        wanted |= {name for name in STATISTICS if name != "r_hat" or chains >= 2}
+        wanted |= {NOISE} if nested is None and chains >= 2 else set()
+    if has_enough_draws((chains, draws)):
+        wanted |= {STUCK}
+    columns = {name: np.full(len(names), np.nan) for name in (*COLUMNS, NESTED)}
+    evidence: list[tuple[slice, StuckEvidence]] = []
+    noises: list[RhatNoise] = []
+    log_ratio = np.full(chains, np.inf)
+    of_all = len(names)
+    for part, (found, seen, noise, of_part) in _in_parts(
+        blocks, wanted, lambda reduced: _judged(reduced, wanted, nested, of_all)
+    ):
+        log_ratio = np.minimum(log_ratio, of_part)
+        for name, values in found.items():
+            columns[name][part] = values
+        if seen is not None:
+            evidence.append((part, seen))
+        if noise is not None:
+            noises.append(noise)
+    is_late = np.isfinite(log_ratio)
+    if log_density is not None:
+        is_late = late_by_density(log_density) | (is_late & ~within_by_density(log_ratio, log_density))
+    of_nested = columns.pop(NESTED)
+    stuck = [stuck_of(_within(evidence, *bounds), chains, bounds[1] - bounds[0]) for bounds in _bounds(blocks)]
+    is_stuck = np.any([one.mask for one in stuck], axis=0)
+    numbered = np.arange(chains) if numbers is None else numbers
+    is_low = np.zeros(chains, bool)
+    if log_density is not None and is_stuck.any():
+        is_low = is_stuck & far_below(mean_log_density(log_density))
+    return Diagnostics(
+        names=tuple(names),
+        columns=columns,
+        chains=chains,
+        draws=draws,
+        divergences=_count(diverging),
+        reached_max_treedepth=_count(reached_max_treedepth),
+        left_support=_count(left_support, np.isinf),
+        rounding=0.0 if log_density is None else rounding_of(log_density),
+        nested=None if nested is None else of_nested,
+        superchains=count,
+        limits=joined_noise(noises).limits(len(names)) if noises else None,
+        persistence=None if nested is None else np.concatenate([one.persistence for one in stuck]),
+        stuck=tuple(numbered[is_stuck].tolist()),
+        low=tuple(numbered[is_low].tolist()),
+        late=tuple(numbered[is_late & ~is_stuck].tolist()),
+    )
+
+
+def bulk_ess(position: NDArray[Any]) -> NDArray[np.float64]:
+    """Bulk effective sample size of each coefficient [coefficients], of draws [chains, draws, coefficients].
+
+    NaN as in Diagnostics. Raises DiagnosticsError for draws that are not finite.
+    """
+    found = np.full(position.shape[2], np.nan)
+    if position.shape[1] >= MINIMUM_DRAWS:
+        names = {"ess_bulk"}
+        for part, values in _in_parts([position], names, lambda reduced: convergence_of(reduced, names)["ess_bulk"]):
+            found[part] = values
+    return found
+
+
+def diagnostics_bytes(chains: int, draws: int, count: int, item: int) -> int:
+    """Bytes that `diagnose` takes for `count` coefficients whose draws have `item` bytes: for those that are read
+    at a time, and for what is computed of them."""
+    threads, each, columns = _portions(chains, draws, count, item)
+    return chains * draws * (columns * item + threads * each * WORKING_BYTES) + threads * OF_BLOCKS
+
+
+def _portions(chains: int, draws: int, count: int, item: int) -> tuple[int, int, int]:
+    """Threads, coefficients that one of them looks at together, and coefficients that are read at a time."""
+    one = chains * draws
+    threads = AT_ONCE if AT_ONCE * one * WORKING_BYTES <= WORK else 1
+    each = max(1, min(BLOCK // one, -(-count // threads)))
+    together = threads * each
+    fit = min(READ // (one * item), count // SHARE)
+    return threads, each, min(max(1, fit // together) * together, count)
+
+
+def _in_parts(
+    blocks: Sequence[DrawBlock], wanted: set[str], of: Callable[[Reduced], Any]
+) -> Iterator[tuple[slice, Any]]:
+    """What a function gives of the reduced draws of some coefficients after others, with their numbers."""
+    chains, draws, _ = blocks[0].shape
+    count = sum(block.shape[2] for block in blocks)
+    threads, each, width = _portions(chains, draws, count, max(block.dtype.itemsize for block in blocks))
+    scores = functools.cache(NormalScores)
+
+    def one(values: NDArray[Any]) -> Any:
+        reduced = reduce_draws(values, wanted, scores)
+        if not reduced.finite.all():
+            raise DiagnosticsError("Some draws are NaN or infinite; they cannot be summarised.")
+        return of(reduced)
+
+    with ThreadPoolExecutor(threads) as pool:
+        for start in range(0, count, width):
+            stop = min(start + width, count)
+            values = columns_of(blocks, slice(start, stop))
+            parts = range(0, stop - start, each)
+            results = pool.map(one, [values[part : part + each] for part in parts])
+            for part, result in zip(parts, results, strict=True):
+                yield slice(start + part, min(start + part + each, stop)), result
+            del values, results  # before others are read
+
+
+def _judged(
+    reduced: Reduced, wanted: set[str], superchain: NDArray[np.int64] | None, coefficients: int
+) -> tuple[dict[str, NDArray[np.float64]], StuckEvidence | None, RhatNoise | None, NDArray[np.float64]]:
+    """COLUMNS and NESTED, as far as they are wanted, what is seen of stuck chains, the noise of R-hat, and by how much
+    chains are late in some of so many coefficients (`late_by_moments`)."""
+    found = _summary(reduced) | convergence_of(reduced, wanted)
+    noise = rhat_noise_of(reduced) if NOISE in wanted else None
+    if superchain is not None:
+        nested = nested_of(reduced, superchain)
+        found[NESTED], noise = nested.rhat, nested.noise
+    log_ratio = np.full(reduced.chains, np.inf)
+    if reduced.values is not None:
+        log_ratio = late_by_moments(reduced.values.mean, reduced.values.variance, coefficients)
+    return found, evidence_of(reduced) if STUCK in wanted else None, noise, log_ratio
+
+
+def _summary(reduced: Reduced) -> dict[str, NDArray[np.float64]]:
+    """Of coefficients that do not vary: their only value."""
+    moments = reduced.values
+    if moments is None:
+        nothing = np.empty(0)
+        mean, variance, low, high, count = nothing, nothing, nothing, nothing, 0
+    else:
+        count = moments.mean.shape[1] * reduced.draws
+        mean, variance, (low, high) = moments.overall_mean, moments.overall_variance, reduced.quantiles
+    one = reduced.chains * reduced.draws == 1
+    sd = np.sqrt(variance * (count / max(count - 1, 1)))
+    return {
+        "mean": reduced.of_all(mean, reduced.first),
+        "sd": reduced.of_all(sd, np.nan if one else 0.0),
+        "5%": reduced.of_all(low, reduced.first),
+        "95%": reduced.of_all(high, reduced.first),
+    }
+
+
+def _bounds(blocks: Sequence[DrawBlock]) -> list[tuple[int, int]]:
+    """The numbers of each block's first coefficient, and of the one after its last."""
+    ends = np.cumsum([block.shape[2] for block in blocks]).tolist()
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def _within(parts: Sequence[tuple[slice, StuckEvidence]], first: int, last: int) -> Iterator[StuckEvidence]:
+    """What is seen of the coefficients of one block."""
+    for part, seen in parts:
+        low, high = max(part.start, first), min(part.stop, last)
+        if low < high:
+            yield seen.of(slice(low - part.start, high - part.start))
+
+
+def _count(values: NDArray[Any] | DrawBlock | None, counts: Callable[[NDArray[Any]], Any] = np.asarray) -> int:
+    """How many are true, or what a function gives of them is."""
+    return 0 if values is None else sum(int(np.count_nonzero(counts(part))) for *_, part in parts_of(as_block(values)))

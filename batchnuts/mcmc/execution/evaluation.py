@@ -1,0 +1,140 @@
+"""A model's log-density and gradient at the positions of chains, and where they were first evaluated."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch import BatchedFunction, CompileError, batch
+from batchnuts.mcmc.execution.fingerprint import Fingerprint, fingerprint
+from batchnuts.mcmc.execution.in_parts import in_parts, width_for
+from batchnuts.mcmc.model.check_model import decomposition_help, density_failure, first_line, is_decomposition, place_of
+from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.model import Model, ModelError
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """A model that was checked, and where."""
+
+    tried: NDArray[Any]
+    """[dimension]: the first position that was tried."""
+    position: NDArray[Any]
+    """[dimension]: where the density could be evaluated."""
+    log_density: NDArray[Any]
+    """[], there."""
+    gradient: NDArray[Any]
+    """[dimension]."""
+    reached: Fingerprint
+    """What the density found around it, before it was called."""
+    identity: str | None = None
+    """The identity of the density with its gradient (`TensorLibrary.identity_of`), where the check found it out."""
+
+    def is_of(self, position: NDArray[Any]) -> bool:
+        """Whether a check that begins at this position [dimension] would find the same."""
+        return np.array_equal(self.tried, position)
+
+
+def reached_by(model: Model) -> Fingerprint:
+    """What the density of a model, and its twin, find around them now."""
+    return fingerprint(model.log_density, model.batched_value_and_gradient)
+
+
+def not_finite(log_density: NDArray[Any], gradient: NDArray[Any]) -> NDArray[Any]:
+    """[chains]: where one of the log-density [chains] and the gradient [chains, dimension] is not."""
+    finite: NDArray[Any] = np.isfinite(log_density) & np.isfinite(gradient).all(axis=-1)
+    return ~finite
+
+
+def make_evaluate(value_and_gradient: Any) -> BatchedFunction:
+    """The program that gives log-density and gradient of one chain's position."""
+
+    @batch
+    def evaluate(position: Any) -> tuple[Any, Any]:
+        """Both at one chain's position."""
+        log_density, gradient = value_and_gradient(position)
+        return log_density, gradient
+
+    return evaluate
+
+
+def evaluate_at(
+    model: Model,
+    evaluate: BatchedFunction,
+    position: NDArray[Any],
+    execution: ExecutionSettings,
+    width: int | None = None,
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Log-density [chains] and gradient [chains, dimension] at positions [chains, dimension].
+
+    width: chains of a call (in_parts.py), where these are some of the run's chains.
+    """
+    options: Any = {"executor": execution.executor, "backend": execution.backend, "mode": execution.mode}
+    try:
+        log_density, gradient = in_parts(
+            functools.partial(evaluate.run, **options), [position], width or width_for(len(position))
+        )
+    except Exception as error:
+        cause = error.__cause__ or error
+        if is_decomposition(cause):
+            raise ModelError(
+                f"Model {model.name!r}: its log-density failed at a chain's initial position{place_of(cause, model)}: "
+                f"{decomposition_help(model)} What TensorFlow said: {first_line(cause)}"
+            ) from error
+        if failed := density_failure(model, cause, f"the start of {_chain_that_fails(model, position)}"):
+            raise failed from error
+        if isinstance(cause, CompileError):  # ours, with its own advice
+            place = "" if cause.source is None else f" at {cause.source.filename}:{cause.source.line}"
+            reason = re.sub("Move it out of the loop, or .*", "Leave it out of the density", cause.message)
+            raise ModelError(
+                f"Model {model.name!r}: its log-density runs for one chain but not for many{place}: {reason}."
+            ) from error
+        if type(cause).__name__ == "JaxRuntimeError":  # compiled, and then failed
+            raise ModelError(
+                f"Model {model.name!r}: its log-density runs for one chain, but XLA failed to run it for "
+                f"{len(position)}: {first_line(cause)}. If memory is short, use fewer chains."
+            ) from error
+        raise ModelError(
+            f"Model {model.name!r}: its log-density runs for one chain but not for many{place_of(cause, model)}. "
+            f"{_advice(execution.backend, cause)}: {type(cause).__name__}: {first_line(cause)}"
+        ) from error
+    return log_density, gradient
+
+
+_NO_BOUND_OF_TRIPS = "requires a fixed tensor list size"
+"""In XLA's words."""
+
+
+def _advice(backend: str, cause: BaseException) -> str:
+    """What to write instead, and the begin of what the library said."""
+    if _NO_BOUND_OF_TRIPS in str(cause):
+        return (
+            "It has the gradient of a loop, for which XLA needs a bound of the number of trips: give tf.while_loop "
+            "maximum_iterations=, or run with execution.mode=graph. What TensorFlow said"
+        )
+    if backend == "jax":
+        return (
+            "JAX traces it: write branches on values with jax.numpy.where or jax.lax.cond, and loops over values with "
+            "jax.lax. What JAX said"
+        )
+    return (
+        "TensorFlow traces it: write branches on values with tf.where or tf.cond, and loops over values with tensor "
+        "operations. An operation that XLA lacks may run with execution.mode=graph. What TensorFlow said"
+    )
+
+
+def _chain_that_fails(model: Model, position: NDArray[Any]) -> str:
+    """Which one the density alone raises for, among the first hundred."""
+    library = default_engine(model).library
+    for chain_number, row in enumerate(position[:100]):
+        try:
+            library.call(model.flat_log_density, library.tensor(row))
+        except Exception:
+            return f"chain {chain_number}"
+    return "a chain"

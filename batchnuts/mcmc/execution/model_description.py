@@ -1,0 +1,64 @@
+"""A model in words and digests, and the versions that a run's numbers depend on: by them a changed one is found."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+from batchnuts.files.sealed_file import digest
+from batchnuts.mcmc.execution.fingerprint import fingerprint
+from batchnuts.mcmc.model.model import DATA_GROUPS, Model
+from batchnuts.mcmc.model.variables import variables_in_words
+
+LIBRARIES = {
+    "jax": ("jax", "jaxlib", "numpy"),
+    "tensorflow": ("tensorflow", "tensorflow-probability", "numpy"),
+    "numpy": ("numpy",),
+}
+"""Packages on whose versions the numbers of a run depend, by its backend."""
+
+FUNCTIONS = ("log_density", "generated", "log_likelihood", "predictive", "prior")
+"""The functions of a model."""
+
+
+def made_with(backend: str) -> dict[str, str]:
+    """By name, the versions that a run's numbers depend on, and the kind of machine."""
+    found = {"python": ".".join(platform.python_version_tuple()[:2]), "machine": platform.machine()}
+    for package in ("batchnuts", *LIBRARIES.get(backend, ("numpy",))):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found
+
+
+def described(model: Model) -> dict[str, str]:
+    """A model in words and digests, by which a changed one is found; its density's values are compared besides."""
+    data = [
+        f"{group} {name} {dims} {digest(np.asarray(array))}"
+        for group in DATA_GROUPS
+        for name, (dims, array) in sorted(getattr(model, group).items())
+    ]
+    functions = {name: getattr(model, name) for name in FUNCTIONS}
+    return {
+        "name": model.name,
+        "dtype": model.dtype,
+        "variables": "; ".join(variables_in_words(model.variables)),
+        "labels": _digest(repr(sorted(model.labels().items()))),
+        "data": _digest("\n".join(data)),
+        **{f"function {name}": _of_code(function) for name, function in functions.items() if function is not None},
+    }
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _of_code(function: Any) -> str:
+    """A digest of a function's code, and of what it finds around it that does not change by itself."""
+    found = fingerprint(function, lasting=True)
+    return _digest("\n".join(f"{key} {digest.hex()}" for key, digest in sorted(found.items())))

@@ -1,0 +1,120 @@
+"""A window of warmup, reduced to what pooling needs: a few numbers of each chain, whatever the window's length.
+
+Each chain's part depends on that chain alone. So chains may be reduced in parts, where their draws are, and the parts
+joined: on a cluster no draw of warmup leaves the machine that made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.mcmc.execution.metric_draws import DrawsWithGradients, draws_with_gradients
+from batchnuts.mcmc.kernel.chain_program import ChainResult
+from batchnuts.mcmc.statistics.window_moments import Moments, moments_of
+
+Evaluate = Callable[[NDArray[np.floating]], tuple[NDArray[np.floating], NDArray[np.floating]]]
+"""A function of positions [n, dimension]: log-densities [n] and gradients [n, dimension]."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What of a window is asked for."""
+
+    transitions: int
+    chains: int
+    """The chains of the run; the number of their draws at which gradients are evaluated depends on it."""
+    leaves: bool
+    """Whether some chains may have been left behind: then all are where their last transition led."""
+    second_half: bool
+    """See `moments_of`."""
+    errors: bool
+    """Likewise."""
+    gradients: bool
+    """Whether draws with gradients are asked for, from which a metric is estimated."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReducedWindow:
+    """What is left of a window, of some chains."""
+
+    moments: Moments
+    position: NDArray[np.floating]
+    """[chains, dimension]: where they are after it."""
+    log_density: NDArray[np.floating]
+    """[chains]."""
+    gradient: NDArray[np.floating]
+    """[chains, dimension]."""
+    log_step: NDArray[np.floating]
+    """[chains]: the step sizes that they adapted."""
+    drawn: DrawsWithGradients | None
+    """None where they were not asked for."""
+
+
+def reduce_window(
+    result: ChainResult, before: NDArray[np.floating], reduction: Reduction, evaluate: Evaluate
+) -> ReducedWindow:
+    """The reduction of the result of some chains with records; before [chains, dimension]: where they began."""
+    records, n = result.records, reduction.transitions
+    done = np.asarray(result.done)
+    moments = moments_of(
+        records.position[:, :n],
+        records.lp[:, :n],
+        done,
+        second_half=reduction.second_half,
+        errors=reduction.errors,
+    )
+    position, log_density, gradient = result.position, result.log_density, result.gradient
+    if reduction.leaves:
+        last = records.position[np.arange(len(done)), np.maximum(done - 1, 0)]
+        position = np.where((done > 0)[:, None], last, before)
+        log_density, gradient = evaluate(position)
+    drawn = None
+    if reduction.gradients:
+        drawn = draws_with_gradients(
+            records.position,
+            done - moments.count,
+            done,
+            gradient,
+            lambda positions: evaluate(positions)[1],
+            of_run=reduction.chains,
+        )
+    return ReducedWindow(moments, position, log_density, gradient, result.adaptation.log_step_mean, drawn)
+
+
+def joined(parts: Sequence[ReducedWindow]) -> ReducedWindow:
+    """That of all chains, from parts in their order."""
+
+    def all_of(name: str, part_of: Callable[[ReducedWindow], object] = lambda part: part) -> NDArray[Any]:
+        return np.concatenate([getattr(part_of(part), name) for part in parts])
+
+    moments = Moments(*(all_of(field.name, lambda part: part.moments) for field in fields(Moments)))
+    drawn = [part.drawn for part in parts if part.drawn is not None]
+    return ReducedWindow(
+        moments,
+        all_of("position"),
+        all_of("log_density"),
+        all_of("gradient"),
+        all_of("log_step"),
+        _joined_draws(drawn) if drawn else None,
+    )
+
+
+def _joined_draws(parts: Sequence[DrawsWithGradients]) -> DrawsWithGradients:
+    """Where chains of one part have fewer draws than those of another, the rest is not valid."""
+    most = max(part.valid.shape[1] for part in parts)
+
+    def padded(array: NDArray[np.generic]) -> NDArray[np.generic]:
+        widths = [(0, 0)] * array.ndim
+        widths[1] = 0, most - array.shape[1]
+        return np.pad(array, widths)
+
+    positions, gradients, valid = (
+        np.concatenate([padded(getattr(part, name)) for part in parts]) for name in ("positions", "gradients", "valid")
+    )
+    useful, evaluated = (sum(getattr(part, name) for part in parts) for name in ("useful", "evaluated"))
+    return DrawsWithGradients(positions, gradients, valid, useful, evaluated)

@@ -1,0 +1,1 @@
+"""What is sampled: variables, log-density and the quantities computed from draws, checked."""

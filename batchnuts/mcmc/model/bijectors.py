@@ -1,0 +1,75 @@
+"""A bijector of TensorFlow Probability as a support: any object with its interface."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch.machine import library_of, tensor_library_of
+from batchnuts.mcmc.model.supports import Array, Shape, Support, SupportError
+
+
+def is_bijector(given: Any) -> bool:
+    """Whether an object, not a class, has the interface of TensorFlow Probability's bijectors."""
+    return not isinstance(given, type) and hasattr(given, "forward_log_det_jacobian") and hasattr(given, "inverse")
+
+
+@dataclass(frozen=True, eq=False)
+class Bijector(Support):
+    """The image of the real numbers under a bijector, which computes with the arrays of its own library.
+
+    Its `forward` and `forward_log_det_jacobian` take arrays with leading axes, as those of TensorFlow Probability do.
+    """
+
+    bijector: Any
+
+    kind: ClassVar[str] = "bijector"
+
+    @property
+    def library(self) -> str:
+        """The backend of its arrays: "tensorflow", or "jax" for those of the JAX substrate."""
+        return "jax" if ".substrates.jax" in type(self.bijector).__module__ else "tensorflow"
+
+    def free(self, shape: Shape) -> int:
+        """See Support."""
+        return math.prod(self._before(shape))
+
+    def _before(self, shape: Shape) -> Shape:
+        """The shape of the real numbers in one chain."""
+        try:
+            before = tuple(int(extent) for extent in self.bijector.inverse_event_shape(shape))
+            after = tuple(int(extent) for extent in self.bijector.forward_event_shape(before))
+        except Exception as error:
+            raise SupportError(f"has shape {shape}, which its bijector refuses: {str(error).splitlines()[0]}") from None
+        if after != tuple(shape):
+            raise SupportError(f"has shape {shape}, but its bijector makes arrays of shape {after}")
+        return before
+
+    def constrain(self, x: Array, shape: Shape) -> tuple[Array, Array | None]:
+        """See Support."""
+        before = self._before(shape)
+        given = library_of(x).split_last_axis(x, before)
+        value = self.bijector.forward(given)
+        log_jacobian = self.bijector.forward_log_det_jacobian(given, event_ndims=len(before))
+        if tensor_library_of(x) is None:
+            return np.asarray(value), np.asarray(log_jacobian)
+        return value, log_jacobian
+
+    def unconstrain(self, value: NDArray[Any], shape: Shape) -> NDArray[Any]:
+        """See Support."""
+        x = np.asarray(self.bijector.inverse(value))
+        if not np.isfinite(x).all():
+            place = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
+            raise SupportError(
+                f"has a value of which its bijector's inverse is {x[place]}; expected one that it can reach"
+            )
+        lead = value.shape[: value.ndim - len(shape)]
+        return x.reshape(*lead, self.free(shape))
+
+    def coordinates(self, shape: Shape) -> NDArray[np.bool_]:
+        """See Support: all, where there are as many as real numbers; otherwise which ones is not known."""
+        return np.full(shape, self.free(shape) == math.prod(shape))

@@ -1,0 +1,143 @@
+"""Which array library a model's density is written in, and so which backend runs it."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch.machine import TensorLibrary, has_jax, tensor_library, tensor_library_of
+from batchnuts.mcmc.model.failures import ends_nothing
+from batchnuts.mcmc.model.model import Model, ModelError
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
+from batchnuts.process.quiet import quiet_imports
+from batchnuts.settings.schema import SettingsError
+
+LIBRARIES = ("jax", "tensorflow")
+"""By the names of their backends; the preferred one first, since it starts in a fraction of the time."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The library that differentiates a density."""
+
+    backend: str
+    """One of LIBRARIES."""
+    reason: str
+    """Why it was taken, as the end of a sentence: "because ..."; empty where the user has chosen it."""
+
+    @property
+    def library(self) -> TensorLibrary:
+        """With its functions; imported when it is first asked for."""
+        return tensor_library(self.backend)
+
+
+def written_in(model: Model, position: NDArray[Any] | None = None) -> str | None:
+    """The library of a density, one of LIBRARIES; None for one that runs on either. Found out once for a model.
+
+    position [dimension]: where to try it; otherwise at a random one.
+    """
+    kept = model.__dict__
+    if "_written_in" not in kept:
+        if position is None:
+            position = model.initial_positions(np.random.default_rng(0), 1)[0]
+        kept["_written_in"] = _found_out(model, position)
+    found: str | None = kept["_written_in"]
+    return found
+
+
+def default_engine(model: Model, position: NDArray[Any] | None = None) -> Engine:
+    """The one that `execution.backend: auto` takes."""
+    name = written_in(model, position)
+    if name is not None:
+        return Engine(name, f"because the log-density is written in {_TITLES[name]}")
+    if has_jax():
+        return Engine("jax", "because the log-density runs on either library and JAX starts sooner")
+    return Engine("tensorflow", "because JAX is not installed")
+
+
+def likely_backend(model: Model, execution: ExecutionSettings) -> str:
+    """The backend that a run will take, as far as that is known without trying the density."""
+    if execution.backend != "auto":
+        return execution.backend
+    if model.library is not None:
+        return model.library
+    loaded = [name for name in LIBRARIES if name in sys.modules]
+    if len(loaded) == 1:
+        return loaded[0]
+    return "jax" if has_jax() and execution.mode != "graph" else "tensorflow"
+
+
+def choose_engine(
+    model: Model, execution: ExecutionSettings, position: NDArray[Any]
+) -> tuple[Engine, ExecutionSettings]:
+    """The engine for the settings, and these with their `backend` decided. position [dimension]: a start.
+
+    Raises ModelError where the settings ask for another library than that of the density, SettingsError for a mode that
+    the library does not have.
+    """
+    engine = default_engine(model, position)
+    _refuse_graphs(execution)
+    asked = execution.backend
+    if asked == "auto":
+        if execution.mode == "graph" and engine.backend == "jax" and written_in(model) is None:
+            engine = Engine("tensorflow", "because mode graph is TensorFlow's")
+        execution = execution.model_copy(update={"backend": engine.backend})
+        _refuse_graphs(execution)
+        return engine, execution
+    if asked in LIBRARIES and asked != engine.backend:
+        if (name := written_in(model)) is not None:
+            raise ModelError(
+                f"Model {model.name!r}: its log-density is written in {_TITLES[name]}, but execution.backend is "
+                f"{asked}. Use backend {name}, or auto; a density written with batchnuts.autobatch.ops runs on either."
+            )
+        engine = Engine(asked, "")
+    elif asked == engine.backend:
+        engine = Engine(asked, "")
+    return engine, execution
+
+
+def _refuse_graphs(execution: ExecutionSettings) -> None:
+    if execution.backend == "jax" and execution.mode == "graph":
+        raise SettingsError("mode: found 'graph', which is TensorFlow's; on the backend jax expected 'xla' or 'eager'.")
+
+
+_TITLES = {"jax": "JAX", "tensorflow": "TensorFlow"}
+
+
+def _found_out(model: Model, position: NDArray[Any]) -> str | None:
+    """That of a support, if one has a library. Else by what it makes of NumPy's numbers: an array of its library; if it
+    refuses them, by the library it accepts."""
+    if model.library is not None:
+        return model.library
+    lanes = np.resize(position, (3, model.dimension))
+    twin = model.batched_value_and_gradient
+    needed = [variable.support.library for variable in model.variables if variable.support.library is not None]
+    if needed:
+        return needed[0]
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings(), quiet_imports():
+            warnings.simplefilter("ignore")
+            values = [model.flat_log_density(position), *(ends_nothing(twin)(lanes) if twin is not None else ())]
+        library = tensor_library_of(*values)
+        return None if library is None else _name_of(library)
+    except Exception:  # then check_density says what is wrong, if anything is
+        pass
+    loaded = [name for name in LIBRARIES if name in sys.modules]
+    for name in loaded:
+        library = tensor_library(name)
+        try:
+            value = library.call(model.flat_log_density, library.tensor(position))
+            if tensor_library_of(value) is library:
+                return name
+        except Exception:
+            continue
+    return loaded[0] if len(loaded) == 1 else "tensorflow" if "tensorflow" in loaded else None
+
+
+def _name_of(library: TensorLibrary) -> str:
+    return next(name for name, title in _TITLES.items() if title == library.name)

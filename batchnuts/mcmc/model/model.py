@@ -1,0 +1,503 @@
+"""What a sampler needs from a model: its log-density for one chain, and the names and starts of its positions."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch import ops
+from batchnuts.autobatch.machine import library_of
+from batchnuts.mcmc.model.failures import ends_nothing
+from batchnuts.mcmc.model.findings import ModelCheck
+from batchnuts.mcmc.model.parameters import Parameter, declared_variables
+from batchnuts.mcmc.model.supports import SupportError
+from batchnuts.mcmc.model.variables import (
+    Data,
+    Labels,
+    ModelError,
+    Variable,
+    check_axes,
+    check_bounds,
+    check_group,
+    checked_data,
+    checked_dims,
+    checked_labels,
+    refuse_unknown_names,
+)
+from batchnuts.mcmc.model.wrapping import how_to_wrap
+from batchnuts.settings.schema import in_words, nearest, shown
+
+__all__ = ["DType", "Data", "Model", "ModelError", "Parameter", "Variable"]
+
+DType = Literal["float32", "float64"]
+
+NaturalScale = Callable[[Any], tuple[Mapping[str, Any], Any]]
+"""A function of a dict of the variables' values: the parameters in their natural scale, by name, and the log-density of
+these, without a Jacobian."""
+
+DATA_GROUPS = ("observed_data", "constant_data", "ground_truth")
+"""Fields of a Model that are stored with the draws, as groups of the same names."""
+
+_INITIALIZER = (
+    "a function of NumPy's random generator and the number of chains that gives positions [chains, dimension], or a "
+    "dict of the variables' values [chains, *shape]"
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Model:
+    """A log-density of some variables.
+
+    `variables`: their names, shapes and supports, in order (default: one real vector called `position`). The sampler's
+    position is a flat vector of `dimension` real numbers, from which their values are made (`constrain`).
+
+    `log_density`: a function of ONE chain's values, without a batch axis, to a scalar of the model's dtype, known up
+    to a constant. Where `structured` is true it takes a dict from each variable's name to its value, and is the density
+    of these values: the Jacobians of their supports are added here. Otherwise it takes the flat position, and all
+    variables are real. It is written with TensorFlow, JAX or `batchnuts.autobatch.ops`, so that it can be
+    differentiated.
+
+    `reports_variables`: whether the variables are reported. False for models of other libraries, which make parameters
+    of the variables themselves: then `generated` gives all parameters. `natural_scale`: what makes a NaturalScale of
+    such a model, with which `check` compares the Jacobians of the other library.
+
+    `batched_value_and_gradient`: an optional twin of the density, batched by hand for speed: positions
+    [lanes, dimension] -> (log_density [lanes], gradient [lanes, dimension]). It must agree with `flat_log_density`.
+
+    `initializer`: an optional (rng, chains) -> positions [chains, dimension], or a dict of values [chains, *shape]; see
+    `initial_positions`.
+
+    `observed_data`, `constant_data`: name -> array, or (dims, array), stored with the draws. So is `ground_truth`, what
+    is known of a quantity of the posterior: arrays whose first axis is `statistic`.
+
+    What is computed from draws, each by a function of one draw, batched over all (quantities.py): `generated`, of a
+    dict of values to a dict of further quantities; `log_likelihood`, to the log-density of each observation;
+    `predictive`, of values and a seed to data like those observed; `prior`, of a seed to a dict of values. The seed is
+    an array of two 32-bit integers, a key for `jax.random`, `batchnuts.autobatch.random`, and TensorFlow's stateless
+    functions. `dims` and `coords` name the axes of their results, and label them; results come in the order of `dims`.
+    (`from_function` names the axes of variables by `dims`, too.)
+    `of_data`: names of generated quantities that are computed from the data: draws of the prior have none of these.
+
+    `library`: what `log_density` is written in, "jax" or "tensorflow", where that is known; None: it is found out.
+
+    The density is traced once, and its compiled programs are kept with the model for later runs. So values of its
+    closure, arrays for example, must not change; if they have changed when a run begins, it is traced again, as far as
+    the change can be detected (docs/model_details.md).
+
+    Raises ModelError where these contradict each other.
+    """
+
+    name: str
+    log_density: Callable[[Any], Any]
+    dimension: int
+    dtype: DType = "float32"
+    variables: tuple[Variable, ...] = ()
+    structured: bool = False
+    reports_variables: bool = True
+    natural_scale: Callable[[], NaturalScale] | None = None
+    batched_value_and_gradient: Callable[[Any], tuple[Any, Any]] | None = None
+    initializer: Callable[[np.random.Generator, int], Any] | None = None
+    observed_data: Data = field(default_factory=dict)
+    constant_data: Data = field(default_factory=dict)
+    ground_truth: Data = field(default_factory=dict)
+    generated: Callable[[Any], Any] | None = None
+    log_likelihood: Callable[[Any], Any] | None = None
+    predictive: Callable[[Any, Any], Any] | None = None
+    prior: Callable[[Any], Any] | None = None
+    of_data: frozenset[str] = frozenset()
+    dims: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    coords: Labels = field(default_factory=dict)
+    library: Literal["jax", "tensorflow"] | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.log_density):
+            raise ModelError(
+                f"Model {self.name!r}: log_density is {self.log_density!r}; expected a function."
+                f"{how_to_wrap(self.log_density)}"
+            )
+        if self.initializer is not None and not callable(self.initializer):
+            raise ModelError(
+                f"Model {self.name!r}: its initializer is a {type(self.initializer).__name__}; expected {_INITIALIZER}."
+                " One that always gives the same array is `lambda rng, chains: array`."
+            )
+        for role in ("generated", "log_likelihood", "predictive", "prior"):
+            function = getattr(self, role)
+            if function is not None and not callable(function):
+                raise ModelError(f"Model {self.name!r}: {role} is {function!r}; expected a function.")
+        if isinstance(self.dimension, bool) or not isinstance(self.dimension, int) or self.dimension < 1:
+            raise ModelError(
+                f"Model {self.name!r}: dimension is {self.dimension!r}; expected an integer of at least 1."
+            )
+        if self.dtype not in ("float32", "float64"):
+            raise ModelError(f"Model {self.name!r}: dtype is {self.dtype!r}; expected 'float32' or 'float64'.")
+        owner = f"Model {self.name!r}"
+        object.__setattr__(self, "dims", checked_dims(owner, self.dims))
+        if not self.variables:
+            flat = Variable("position", (self.dimension,), self.dims.get("position"))  # type: ignore[arg-type]
+            object.__setattr__(self, "variables", (flat,))
+        names = [variable.name for variable in self.variables]
+        if len(set(names)) != len(names):
+            raise ModelError(f"Model {self.name!r}: two variables share a name; the variables are {', '.join(names)}.")
+        total = sum(variable.free for variable in self.variables)
+        if total != self.dimension:
+            layout = ", ".join(f"{variable.name}{list(variable.shape)}" for variable in self.variables)
+            raise ModelError(
+                f"Model {self.name!r}: its variables ({layout}) are made of {in_words(total, 'real number')} together, "
+                f"but its dimension is {self.dimension}."
+            )
+        if not self.structured and not self.is_real:
+            named = next(variable.name for variable in self.variables if not variable.is_real)
+            raise ModelError(
+                f"Model {self.name!r}: variable {named!r} has a support, so its log_density takes a dict of values; "
+                "set structured=True."
+            )
+        check_bounds(owner, self.variables, self.dtype)
+        object.__setattr__(self, "coords", checked_labels(owner, self.coords))
+        if not isinstance(self.of_data, (frozenset, set, list, tuple)):
+            raise ModelError(f"{owner}: of_data is {shown(self.of_data)}; expected a set of names.")
+        object.__setattr__(self, "of_data", frozenset(self.of_data))
+        labels = self.labels()
+        check_group(owner, {v.name: (v.axis_names, v.shape) for v in self.variables}, labels)
+        for group in DATA_GROUPS:
+            data = checked_data(f"{owner}: {group}", getattr(self, group), self.dims)
+            object.__setattr__(self, group, data)
+            arrays = {key: (dims, np.shape(array)) for key, (dims, array) in data.items()}
+            check_group(f"{owner}: {group}", arrays, labels, of_draws=False)
+        if not self.reports_variables and self.generated is None:
+            raise ModelError(f"Model {self.name!r}: its variables are not reported, so it needs `generated`.")
+        if self.reports_variables:
+            check_axes(owner, self.variables, self.dims, self.coords)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # compiled programs (mcmc/execution/program_cache.py) are not part of a model: a copy has none
+        return {name: value for name, value in self.__dict__.items() if name != "_programs"}
+
+    @classmethod
+    def from_function(
+        cls,
+        log_density: Callable[[Any], Any],
+        *,
+        dimension: int | None = None,
+        variables: Mapping[str, Parameter | Sequence[int]] | None = None,
+        name: str | None = None,
+        dtype: DType = "float32",
+        **fields: Any,
+    ) -> Model:
+        """Make a model from a user's function: of a flat vector (give `dimension`), or of a dict (give `variables`).
+
+        `variables` maps names to supports or shapes, e.g. `{"mu": real(), "tau": positive(), "theta": [8]}`; a shape
+        stands for real numbers. `fields` are the others of a Model: `initializer`, `observed_data`, `generated`, ...
+        Raises ModelError unless exactly one of `dimension` and `variables` is given, and for unknown fields.
+        """
+        title = name or str(getattr(log_density, "__name__", "model"))
+        if unknown := sorted(fields.keys() - _FIELDS):
+            near = nearest(unknown[0], sorted(_FIELDS | {"dimension", "variables", "name", "dtype"}))
+            raise ModelError(f"Model {title!r}: there is no field {unknown[0]!r}{near or '.'}")
+        if (dimension is None) == (variables is None):
+            raise ModelError(
+                "Give exactly one of dimension (for a flat position) and variables (for a dict of arrays)."
+            )
+        if variables is None:
+            assert dimension is not None
+            return cls(name=title, log_density=log_density, dimension=dimension, dtype=dtype, **fields)._named()
+        layout = declared_variables(title, variables, checked_dims(f"Model {title!r}", fields.get("dims")))
+        total = sum(variable.free for variable in layout)
+        given = {**fields, "variables": layout, "structured": True}
+        return cls(name=title, log_density=log_density, dimension=total, dtype=dtype, **given)._named()
+
+    def _named(self) -> Model:
+        """Itself; raises ModelError where dims or coords have other names, unless those may be a function's results."""
+        if not any((self.generated, self.log_likelihood, self.predictive, self.prior)):
+            refuse_unknown_names(f"Model {self.name!r}", self.dims, self.coords, self.axes())
+        return self
+
+    @classmethod
+    def from_jax(cls, log_density: Callable[[Any], Any], example: Any, **options: Any) -> Model:
+        """Make a model of a log-density in JAX: a function of one tree of arrays to a scalar (docs/jax_model.md).
+
+        example: such a tree, of real numbers or arrays. It gives shapes, names (`group.scale`), and where chains start.
+        options: `supports`, declarations such as `positive()` by name, whose Jacobians are added; or `transform`,
+            which maps an unconstrained tree to one like the example, with its `inverse` and `log_jacobian` if known.
+            Further `name`, `dtype` ("float32"), and fields of a Model, whose functions take and give such trees.
+
+        Raises ModelError where JAX is not installed, for an example without numbers, options that do not fit it or are
+        unknown, and functions that fail.
+        """
+        made: Model = _later("batchnuts.bridges.jax", "from_jax")(log_density, example, **options)
+        return made
+
+    @classmethod
+    def from_joint_distribution(cls, distribution: Any, pinned: Mapping[str, Any] | None = None, **named: Any) -> Model:
+        """Make a model of a joint distribution of TensorFlow Probability, given values of some of its parts.
+
+        distribution: any `tfd.JointDistribution*`, or one that is pinned already. The values of parts by name are
+        keywords, or the mapping `pinned` (for parts with the name of another argument, or `inner.x` within a nested
+        one). Further keywords: `name`, `dims`, `coords`, `initializer` of the model. Free parts are reported by name;
+        their supports are those of the distributions' default bijectors. The model has the functions `prior`,
+        `predictive` and `log_likelihood` where the distributions have what they need.
+
+        Raises ModelError for names, shapes and dtypes that do not fit, for free parts that are discrete or have no
+        bijector, and for a model that fails.
+        """
+        made: Model = _later("batchnuts.bridges.joint_distribution", "from_joint_distribution")(
+            distribution, pinned, **named
+        )
+        return made
+
+    @classmethod
+    def from_inference_gym(cls, target: Any, **named: Any) -> Model:
+        """Make a model of a target of the Inference Gym: an object, or the name of one that needs no arguments.
+
+        Reported are its sample transformations, by name; the group `ground_truth` of the output has what the target
+        knows of them: mean, standard deviation and their standard errors. Keywords: `name`, `dims`, `coords` of the
+        model. Raises ModelError for other objects, unknown names, and targets that need a download.
+        """
+        made: Model = _later("batchnuts.bridges.inference_gym", "from_inference_gym")(target, **named)
+        return made
+
+    @classmethod
+    def from_numpyro(cls, model: Any, *args: Any, **kwargs: Any) -> Model:
+        """Make a model of a NumPyro model that is called with these arguments (docs/numpyro_model.md).
+
+        kwargs: the model's keyword arguments, and the options `name`, `dtype` ("float32"), `dims` (names of axes by the
+            name of a site), `coords` (labels by the name of an axis) and `init_strategy` (a `numpyro.infer.init_to_*`).
+
+        Latent and deterministic sites are reported; observed ones give data, log-likelihoods and predictions. Raises
+        ModelError where NumPyro is not installed, for discrete latent sites, subsamples and other models that cannot be
+        sampled, arguments that do not fit, and what the model raises.
+        """
+        made: Model = _later("batchnuts.bridges.numpyro", "from_numpyro")(model, *args, **kwargs)
+        return made
+
+    @classmethod
+    def from_pymc(cls, model: Any, **options: Any) -> Model:
+        """Make a model of a `pymc.Model`, with its data as they are now (docs/pymc_model.md).
+
+        options: `name`, `dtype` (default: that of its variables), `dims` and `coords`, which add to the model's own.
+
+        Free random variables and deterministics are reported; observed ones give data, log-likelihoods and predictions.
+        Raises ModelError where PyMC is not installed, for discrete variables, no free variable, and operations that
+        PyTensor cannot translate to JAX.
+        """
+        made: Model = _later("batchnuts.bridges.pymc", "from_pymc")(model, **options)
+        return made
+
+    @property
+    def is_real(self) -> bool:
+        """Whether no variable has a support: then a position holds the values themselves."""
+        return all(variable.is_real for variable in self.variables)
+
+    @property
+    def size(self) -> int:
+        """Number of elements of all values in one chain."""
+        return sum(variable.size for variable in self.variables)
+
+    def constrain(self, position: Any) -> dict[str, Any]:
+        """The values at flat positions [..., dimension]: name -> array [..., *shape].
+
+        Takes arrays of NumPy, TensorFlow and JAX (inside traced code too) and gives back the same kind.
+        """
+        return self._constrain(position)[0]
+
+    def unconstrain(self, values: Mapping[str, Any]) -> NDArray[Any]:
+        """Inverse of `constrain` in NumPy: name -> array [..., *shape], to positions [..., dimension].
+
+        Raises ModelError for a missing or unknown name, a shape that does not end as declared, or a value outside of
+        its support.
+        """
+        try:
+            return self._unconstrain(values)
+        except SupportError as error:
+            raise ModelError(f"Model {self.name!r}: {error}.") from None
+
+    def _unconstrain(self, values: Mapping[str, Any]) -> NDArray[Any]:
+        names = [variable.name for variable in self.variables]
+        if set(values) != set(names):
+            raise SupportError(f"got values for {sorted(values)}; expected {sorted(names)}")
+        rows = []
+        for variable in self.variables:
+            try:
+                array = np.asarray(values[variable.name], dtype=self.dtype)
+            except (TypeError, ValueError):
+                raise SupportError(f"{variable.name!r} is no array of real numbers") from None
+            lead = array.ndim - len(variable.shape)
+            if lead < 0 or array.shape[lead:] != variable.shape:
+                raise SupportError(
+                    f"{variable.name!r} has shape {array.shape}; expected it to end with {variable.shape}"
+                )
+            try:
+                rows.append(variable.support.unconstrain(array, variable.shape).astype(self.dtype))
+            except SupportError as error:
+                raise SupportError(f"{variable.name!r} {error}") from None
+        leads = {row.shape[:-1] for row in rows}
+        if len(leads) > 1:
+            raise SupportError(f"the values have leading axes {sorted(leads)}; expected the same of all")
+        return np.concatenate(rows, axis=-1)
+
+    def elements(self, position: NDArray[Any]) -> NDArray[Any]:
+        """The values at positions [..., dimension] side by side: [..., size], in the order of `element_names`."""
+        if self.is_real:
+            return position
+        with np.errstate(all="ignore"):
+            values = self.constrain(position)
+        lead = position.shape[:-1]
+        return np.concatenate([values[v.name].reshape(*lead, v.size) for v in self.variables], axis=-1)
+
+    @ends_nothing
+    def flat_log_density(self, position: Any) -> Any:
+        """The log-density of one chain's flat position [dimension]: that of its values, and the supports' Jacobians."""
+        if not self.structured:
+            return self.log_density(position)
+        values, log_jacobian = self._constrain(position)
+        density = self.log_density(values)
+        if log_jacobian is None or not _can_be_added(density, log_jacobian):  # the check says what it should be
+            return density
+        return density + log_jacobian
+
+    def _constrain(self, position: Any) -> tuple[dict[str, Any], Any]:
+        """Values by name, and the sum of their log-Jacobians [...]; None where all are real."""
+        values: dict[str, Any] = {}
+        total = None
+        parts = library_of(position).parts_of_last_axis(position, [variable.free for variable in self.variables])
+        for variable, part in zip(self.variables, parts, strict=True):
+            value, log_jacobian = variable.support.constrain(part, variable.shape)
+            values[variable.name] = value
+            if log_jacobian is not None:
+                total = log_jacobian if total is None else total + log_jacobian
+        return values, total
+
+    def initial_positions(self, rng: np.random.Generator, chains: int) -> NDArray[Any]:
+        """Starting points [chains, dimension] in the model's dtype: `initializer`'s, or uniform on (-2, 2) as in Stan.
+
+        An initializer may give positions, or values by name.
+
+        Raises ModelError where an initializer's result has another shape or holds NaN or infinity.
+        """
+        if self.initializer is None:
+            return rng.uniform(-2.0, 2.0, size=(chains, self.dimension)).astype(self.dtype)
+        try:
+            given = ends_nothing(self.initializer)(rng, chains)
+        except ModelError:
+            raise
+        except Exception as error:
+            file = getattr(getattr(self.initializer, "__code__", None), "co_filename", None)
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+            raise ModelError(
+                f"Model {self.name!r}: its initializer, called with a random generator and {chains} chains, failed"
+                f"{f' at {file}:{lines[-1]}' if lines else ''} with {type(error).__name__}: {error}. Expected "
+                f"{_INITIALIZER}."
+            ) from error
+        try:
+            positions = self._unconstrain(given) if isinstance(given, Mapping) else self._as_numbers(given)
+        except SupportError as error:
+            raise ModelError(f"Model {self.name!r}: its initializer gave values by name: {error}.") from None
+        if positions.shape != (chains, self.dimension):
+            raise ModelError(
+                f"Model {self.name!r}: its initializer gave positions of shape {positions.shape}; expected "
+                f"{(chains, self.dimension)}, one row per chain."
+            )
+        if not np.isfinite(positions).all():
+            chain = int(np.argwhere(~np.isfinite(positions))[0, 0])
+            raise ModelError(f"Model {self.name!r}: its initializer gave chain {chain} a position that is not finite.")
+        return positions
+
+    def _as_numbers(self, given: Any) -> NDArray[Any]:
+        """What an initializer gave, as an array of the model's dtype; raises ModelError where it is none of numbers."""
+        try:
+            array = np.asarray(given)
+            if array.dtype.kind not in "biuf":
+                raise TypeError
+        except (TypeError, ValueError):  # of rows of different lengths
+            raise ModelError(
+                f"Model {self.name!r}: its initializer gave a {type(given).__name__} that is no array of real numbers. "
+                f"Expected {_INITIALIZER}."
+            ) from None
+        with np.errstate(over="ignore"):  # a number that is too large is reported as not finite
+            return array.astype(self.dtype)
+
+    def element_names(self) -> list[str]:
+        """A name for each element of the values, in order: `mu`, `theta[0]`, `theta[1]`, `matrix[0, 1]`, ...
+
+        Where an axis has coordinate labels, they stand in place of the index: `beta[age]`.
+        """
+        return [name for variable in self.variables for name in variable.element_names()]
+
+    def free_names(self) -> list[str]:
+        """A name for each number of the flat position: `mu`, `unconstrained(tau)`, `unconstrained(theta)[0]`, ..."""
+        return [name for variable in self.variables for name in variable.free_names()]
+
+    def dims_of(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+        """Names of the axes of an array [*shape] of that name which is computed from one draw.
+
+        Those of `dims`; else of the data or variable of that name, or the first of observed data, as of a likelihood;
+        else ArviZ's. Raises ModelError where `dims` or `coords` do not fit the shape.
+        """
+        named, given = self.axes(), tuple(self.dims[name]) if name in self.dims else None
+        if given is not None and len(given) != len(shape):
+            raise ModelError(f"Model {self.name!r}: {name!r} has shape {shape}, but its dims are {given}.")
+        dims = given or named.get(name, ())
+        if name in self.observed_data and np.shape(self.observed_data[name][1])[: len(shape)] == tuple(shape):
+            dims = dims[: len(shape)]
+        if len(dims) != len(shape):
+            dims = tuple(f"{name}_dim_{axis}" for axis in range(len(shape)))
+        labels = self.labels()
+        for dim, length in zip(dims, shape, strict=True):
+            if dim in labels and len(labels[dim]) != length:
+                raise ModelError(
+                    f"Model {self.name!r}: {name!r} has {length} elements along {dim!r}, which has {len(labels[dim])} "
+                    "labels."
+                )
+        return dims
+
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """By the name of a variable or of data: the names of its axes."""
+        data = {**self.ground_truth, **self.constant_data, **self.observed_data}
+        return {v.name: v.axis_names for v in self.variables} | {key: tuple(dims) for key, (dims, _) in data.items()}
+
+    def labels(self) -> dict[str, list[Any]]:
+        """By the name of an axis: its labels."""
+        of_variables = {dim: list(names) for v in self.variables for dim, names in v.coords.items()}
+        return of_variables | {dim: list(names) for dim, names in self.coords.items()}
+
+    def check(self, seed: int = 0) -> ModelCheck:
+        """Try the model at initial positions of this seed, before it is sampled; takes seconds to compile programs.
+
+        It compares Jacobians and the gradient with derivatives found otherwise, and many chains together with one
+        alone; starts must be finite, and functions of draws must fit. Returns a ModelCheck: `ok` says whether all is
+        so, and `print` shows each finding. Raises ModelError for a model that cannot be sampled at all.
+        """
+        found: ModelCheck = _later("batchnuts.mcmc.starts.self_check", "check")(self, seed)
+        return found
+
+    def varies(self) -> NDArray[np.bool_]:
+        """[size]: which elements are not the same for all positions, as zeros of a triangular matrix are."""
+        return np.concatenate([variable.varies for variable in self.variables])
+
+
+_FIELDS = frozenset(
+    {
+        "initializer", "observed_data", "constant_data", "ground_truth", "batched_value_and_gradient",
+        "generated", "log_likelihood", "predictive", "prior", "of_data", "dims", "coords",
+    }
+)  # fmt: skip
+"""Of a Model, those that `from_function` passes on."""
+
+
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """A function of a module that builds on this one, which is imported when a method needs it."""
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def _can_be_added(density: Any, log_jacobian: Any) -> bool:
+    """Whether a user's density is a scalar of the Jacobian's dtype."""
+    try:
+        return ops.static_shape(density) == () and ops.dtype_of(density) == ops.dtype_of(log_jacobian)
+    except (TypeError, ValueError):
+        return False

@@ -1,0 +1,361 @@
+"""What is computed from draws: generated quantities, pointwise log-likelihoods, predictions.
+
+A model's functions are written for one draw (`Model.generated`, `log_likelihood`, `predictive`, `prior`). Here they are
+batched over all draws, some hundred at a time, by the compiler and backend that ran the chains:
+
+    of draws of the posterior, or of the prior:    values, seed -> generated, log_likelihood, predictive
+    before them, for draws of the prior:           seed -> values
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch import BatchedFunction, batch, ops, primitive, random
+from batchnuts.autobatch.machine import TensorLibrary, tensor_library_of
+from batchnuts.disk_cache.folder import keeping
+from batchnuts.mcmc.model.check_model import place_of, user_functions
+from batchnuts.mcmc.model.failures import ends_nothing, failed_with
+from batchnuts.mcmc.model.library_choice import LIBRARIES, Engine, default_engine
+from batchnuts.mcmc.model.model import Model, ModelError
+from batchnuts.mcmc.model.variables import check_group, refuse_unknown_names
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
+from batchnuts.process.signals import say
+from batchnuts.settings.schema import nearest
+
+ROWS = 1024
+"""Most draws that are computed at once."""
+
+MOST_NUMBERS = 1 << 22
+"""The most numbers of results that are computed at once; where a draw has many, fewer draws are."""
+
+PRIOR_DRAWS = 1000
+
+_MOST_OF_PRIOR = 3
+"""How many times as many draws of the prior are made, at most, where values are not finite."""
+
+OF_DRAWS = ("generated", "log_likelihood", "predictive")
+"""Functions of a draw's values."""
+
+_STREAMS = {"posterior": 1, "prior": 2, "prior_predictive": 3}
+"""What is folded into the seed's key for their random numbers, which are not those of the chains."""
+
+Arrays = dict[str, NDArray[Any]]
+"""By name, [n, ...] for n draws."""
+
+
+def has_quantities(model: Model) -> bool:
+    """Whether a model has any such function."""
+    return any(getattr(model, role) is not None for role in (*OF_DRAWS, "prior"))
+
+
+def check_quantities(model: Model, engine: Engine, position: NDArray[Any], *, whole: bool = True) -> None:
+    """Trace each function for one draw, so that a mistake is found before a run and not after it.
+
+    position [dimension]: a start. whole: whether the model has all of its functions, of whose results `dims` and
+    `coords` may be. Raises ModelError for a function that fails, and for a result or names that do not fit.
+    """
+    of_draws = _shapes(model, engine, _of_draw(model), position, random.key(0)) if has_quantities(model) else {}
+    axes = model.axes()
+    for role, found in of_draws.items():
+        arrays = {name: (model.dims_of(name, shape), shape) for name, shape in found.items()}
+        axes |= {name: dims for name, (dims, _) in arrays.items()}
+        if role == "generated" and model.reports_variables:  # they are saved together
+            arrays |= {variable.name: (variable.axis_names, variable.shape) for variable in model.variables}
+        check_group(f"Model {model.name!r}: its function {role}", arrays, model.labels())
+    if whole and model.reports_variables:
+        refuse_unknown_names(f"Model {model.name!r}", model.dims, model.coords, axes)
+    variables = {variable.name for variable in model.variables if model.reports_variables}
+    if taken := of_draws.get("generated", {}).keys() & variables:
+        raise ModelError(
+            f"Model {model.name!r}: its function generated gives {sorted(taken)}, which are its variables; choose "
+            "other names."
+        )
+    generated = of_draws.get("generated", {})
+    for name in sorted(model.of_data - generated.keys()):
+        raise ModelError(
+            f"Model {model.name!r}: of_data names {name!r}, which its function generated does not give"
+            f"{nearest(name, generated)}"
+        )
+    if model.prior is not None:
+        found = _shapes(model, engine, _of_prior(model), random.key(0))
+        expected = {variable.name: variable.shape for variable in model.variables}
+        if found != expected:
+            raise ModelError(
+                f"Model {model.name!r}: its function prior gives arrays of shapes {found}; expected {expected}."
+            )
+
+
+def generated_shapes(model: Model, engine: Engine) -> dict[str, tuple[int, ...]]:
+    """The shape of each quantity that a model generates from one draw. Raises ModelError for a function that fails."""
+    position = np.zeros(model.dimension, model.dtype)
+    found: dict[str, tuple[int, ...]] = _shapes(model, engine, _of_draw(model), position, random.key(0))["generated"]
+    return found
+
+
+def log_likelihood_at(model: Model, engine: Engine, positions: NDArray[Any]) -> list[Arrays]:
+    """The log-likelihood of each observation, at each of some positions [n, dimension] alone.
+
+    Raises ModelError for a function that fails.
+    """
+    library = engine.library
+
+    def at(position: Any) -> dict[str, Any]:
+        return _called(model, "log_likelihood", (model.constrain(position),), library)
+
+    try:
+        compiled = library.compiled(at)
+        found = [compiled(library.tensor(row)) for row in positions]
+    except Exception as error:
+        raise _failed(model, error) from error
+    return [{name: np.asarray(value) for name, value in of_draw.items()} for of_draw in found]
+
+
+class LeftOutError(Exception):
+    """Raised to stop computing generated quantities after a signal."""
+
+
+Between = Callable[[float], None]
+"""Called with the share of the rows that is done, between two parts; may raise LeftOutError."""
+
+
+class Quantities:
+    """A model's functions, compiled for many draws at once.
+
+    What is made of a draw depends on its row, on the numbers of its chain and draw, and on the seed only.
+    """
+
+    def __init__(self, model: Model, execution: ExecutionSettings, seed: int, between: Between | None = None) -> None:
+        self._model = model
+        self._between = between
+        if execution.backend in LIBRARIES:
+            self._engine = Engine(execution.backend, "")
+        else:  # NumPy's
+            self._engine = default_engine(model)
+            execution = execution.model_copy(update={"backend": self._engine.backend})
+        if execution.backend == "tensorflow":  # XLA lacks random numbers of many distributions, and takes longer
+            execution = execution.model_copy(update={"mode": "graph"})
+        self._execution = execution
+        self._seed = seed
+        of_draw, of_prior = (primitive(make(model), costly=True) for make in (_of_draw, _of_prior))
+
+        @batch
+        def draw(position: Any, key: Any) -> Any:
+            result = of_draw(position, key)
+            return result
+
+        @batch
+        def prior(key: Any) -> Any:
+            result = of_prior(key)
+            return result
+
+        self._draw, self._prior = draw, prior
+        self._width = 0
+        """Draws at once; 0: not known yet."""
+
+    def of_posterior(
+        self, rows: NDArray[Any], chain: NDArray[np.int64] | None = None, draw: NDArray[np.int64] | None = None
+    ) -> dict[str, Arrays]:
+        """The quantities at positions [n, dimension], by role. Raises ModelError where a function fails.
+
+        chain, draw [n]: the numbers of each row's chain, and of the draw in it; None: 0, where nothing is predicted.
+        """
+        none = np.zeros(len(rows), np.int64)
+        return self._of_draws(rows, self._keys(none if chain is None else chain, none if draw is None else draw))
+
+    def of_prior(self, count: int = PRIOR_DRAWS) -> tuple[Arrays, dict[str, Arrays]]:
+        """Values drawn from the prior, and what is computed of them. Draws that are not finite are made again, and a
+        line says so. Raises ModelError where a function fails, and where most draws are not finite."""
+        values = self._finite_draws(count)
+        of_draws = [role for role in OF_DRAWS if getattr(self._model, role) is not None]
+        if not of_draws:
+            return values, {}
+        keys = random.lane_keys(self._stream("prior_predictive"), count)
+        return values, self._of_draws(self._model.unconstrain(values), keys)
+
+    def _finite_draws(self, count: int) -> Arrays:
+        parts: list[Arrays] = []
+        kept, made, without = 0, 0, ""
+        while kept < count and made < _MOST_OF_PRIOR * count:
+            keys = random.lane_keys(self._stream("prior"), count - kept, first=made)
+            drawn: Arrays = self._run(self._prior, [keys], ROWS)
+            finite = {name: np.isfinite(x).reshape(len(keys), -1).all(1) for name, x in drawn.items()}
+            without = without or next((name for name, good in finite.items() if not good.all()), "")
+            good = np.all(list(finite.values()), axis=0)
+            parts.append({name: x[good] for name, x in drawn.items()})
+            kept, made = kept + int(good.sum()), made + len(keys)
+        why = f"since its {without!r} is not finite (a transformation that is not defined at what the prior gives, say)"
+        if kept < count:
+            raise ModelError(
+                f"Model {self._model.name!r}: there are no draws of the prior: of {made}, {kept} can be used, {why}."
+            )
+        if made > count:
+            say(f"Model {self._model.name!r}: {made - count} of {made} draws of the prior were made again, {why}.")
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _keys(self, chain: NDArray[np.int64], draw: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """[n, 2]: a key for each of n draws."""
+        first, last = int(chain.min()), int(chain.max())
+        of_chains = random.lane_keys(self._stream("posterior"), last - first + 1, first=first)  # a call costs most
+        keys: NDArray[np.uint32] = random.fold_in(of_chains[chain - first], draw)
+        return keys
+
+    def _of_draws(self, rows: NDArray[Any], keys: NDArray[np.uint32]) -> dict[str, Arrays]:
+        if not self._width:
+            shapes = _shapes(self._model, self._engine, _of_draw(self._model), rows[0], keys[0])
+            numbers = sum(math.prod(shape) for found in shapes.values() for shape in found.values())
+            self._width = max(1, min(ROWS, MOST_NUMBERS // max(1, numbers)))
+        found: dict[str, Arrays] = self._run(self._draw, [rows, keys], self._width)
+        return found
+
+    def _run(self, program: BatchedFunction, inputs: list[NDArray[Any]], width: int) -> Any:
+        """In parts of `width` rows each, the last one padded: one compiled program serves all."""
+        count, execution = len(inputs[0]), self._execution
+        whole: Any = None
+        for start in range(0, count, width):
+            rows = np.minimum(np.arange(start, start + width), count - 1)
+            try:
+                with keeping(execution.cache):
+                    part = program.run(
+                        *(array[rows] for array in inputs),
+                        executor="stackless",  # without recursion it is one compiled block
+                        backend=execution.backend,
+                        mode=execution.mode,
+                    )
+            except Exception as error:
+                raise _failed(self._model, error.__cause__ or error) from error
+            if whole is None:
+                whole = _room_for(part, count)
+            _put(part, whole, start)
+            if self._between is not None:
+                self._between(min(1.0, (start + width) / count))
+        return whole
+
+    def _stream(self, name: str) -> int:
+        """A seed for some random numbers."""
+        low, high = random.fold_in(random.key(self._seed), _STREAMS[name])
+        return int(low) | int(high) << 32
+
+
+def _room_for(part: Any, count: int) -> Any:
+    """Arrays for so many draws, like those of a part of them."""
+    if isinstance(part, dict):
+        return {name: _room_for(one, count) for name, one in part.items()}
+    return np.empty((count, *part.shape[1:]), part.dtype)
+
+
+def _put(part: Any, whole: Any, start: int) -> None:
+    """The draws of a part where they belong; what it is padded with is left out."""
+    if isinstance(whole, dict):
+        for name, array in whole.items():
+            _put(part[name], array, start)
+    else:
+        there = whole[start : start + len(part)]
+        there[:] = part[: len(there)]
+
+
+def _of_draw(model: Model) -> Callable[..., Any]:
+    """A function of a position and a key to a dict of results by role, which are arrays of their library."""
+
+    def of_values(position: Any, key: Any, library: TensorLibrary | None) -> dict[str, Any]:
+        values = model.constrain(position)
+        inputs: dict[str, tuple[Any, ...]] = dict.fromkeys(OF_DRAWS, (values,))
+        inputs["predictive"] = (values, _as_seed(key, library))
+        has = [role for role in OF_DRAWS if getattr(model, role) is not None]
+        return {role: _called(model, role, inputs[role], library) for role in has}
+
+    def of_draw(position: Any, key: Any) -> Any:
+        library = tensor_library_of(position, key)
+        if library is None:
+            return of_values(position, key, None)
+        return library.call(lambda position, key: of_values(position, key, library), position, key)
+
+    return of_draw
+
+
+def _of_prior(model: Model) -> Callable[..., Any]:
+    """A function of a key to a dict of values."""
+
+    def of_prior(key: Any) -> Any:
+        library = tensor_library_of(key)
+        if library is None:
+            return _called(model, "prior", (key,), None)
+        # the second argument only says that there are 64 bits where the model has them
+        wide = library.tensor(np.zeros((), model.dtype))
+        return library.call(lambda key, _: _called(model, "prior", (_as_seed(key, library),), library), key, wide)
+
+    return of_prior
+
+
+def _as_seed(key: Any, library: TensorLibrary | None) -> Any:
+    """A key as the library's own functions take it: TensorFlow's `stateless` ones want signed integers."""
+    return ops.bitcast(key, "int32") if library is not None and library.name == "TensorFlow" else key
+
+
+def _called(model: Model, role: str, inputs: tuple[Any, ...], library: TensorLibrary | None) -> dict[str, Any]:
+    try:
+        with ends_nothing:
+            result = getattr(model, role)(*inputs)
+    except Exception as error:
+        names = [variable.name for variable in model.variables] if role != "prior" else []
+        failed = failed_with(error, place_of(error, model), names, *user_functions(model))
+        raise ModelError(f"Model {model.name!r}: its function {role}, given one draw, {failed}") from error
+    return _by_name(model, role, result, library)
+
+
+def _by_name(model: Model, role: str, result: Any, library: TensorLibrary | None) -> dict[str, Any]:
+    """A function's result as a dict of arrays: an array alone is that of the model's only observed variable."""
+    if isinstance(result, Mapping):
+        if not result or not all(isinstance(name, str) for name in result):
+            raise ModelError(
+                f"Model {model.name!r}: its function {role} gives a dict of {list(result)}; expected names and arrays."
+            )
+        named = dict(sorted(result.items()))  # as JAX has dicts
+    elif role in ("log_likelihood", "predictive") and len(model.observed_data) == 1:
+        named = {next(iter(model.observed_data)): result}
+    else:
+        alone = "" if role in ("prior", "generated") else "; an array alone is for models with one observed variable"
+        several_of = isinstance(result, list | tuple)
+        given = "an array" if not several_of and tensor_library_of(result) is not None else f"a {type(result).__name__}"
+        raise ModelError(
+            f"Model {model.name!r}: its function {role} gives {given}; expected a dict of names and arrays{alone}."
+        )
+    several = [
+        name
+        for name, value in named.items()
+        if isinstance(value, Mapping) or (isinstance(value, (list, tuple)) and tensor_library_of(value) is not None)
+    ]
+    if several:
+        raise ModelError(
+            f"Model {model.name!r}: its function {role} gives a {type(named[several[0]]).__name__} for {several[0]!r}; "
+            "expected an array. Stack its parts into one, or give each a name."
+        )
+    if library is None:
+        return {name: np.asarray(value) for name, value in named.items()}
+    own = library
+    return {name: v if tensor_library_of(v) is own else own.tensor(np.asarray(v)) for name, v in named.items()}
+
+
+def _shapes(model: Model, engine: Engine, function: Callable[..., Any], *inputs: NDArray[Any]) -> Any:
+    """The structure of a function's result, with the shapes of its arrays."""
+    library = engine.library
+    try:
+        return library.result_shapes(library.untransformed(function), *map(library.tensor, inputs))
+    except Exception as error:
+        raise _failed(model, error) from error
+
+
+def _failed(model: Model, error: BaseException) -> ModelError:
+    """Where it is not the function alone that fails: in tracing it, or for many draws."""
+    if isinstance(error, ModelError):
+        return error
+    has = [role for role in (*OF_DRAWS, "prior") if getattr(model, role) is not None]
+    return ModelError(
+        f"Model {model.name!r}: what is computed from draws ({', '.join(has)}) "
+        f"{failed_with(error, place_of(error, model), (), *user_functions(model))}"
+    )

@@ -1,0 +1,135 @@
+"""Where the chains of a run are executed: the contract, and threads of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from batchnuts.autobatch import BatchedFunction
+from batchnuts.mcmc.checkpoint.saved_run import SavedRun
+from batchnuts.mcmc.execution.chain_states import ChainStates
+from batchnuts.mcmc.execution.chunk_runner import make_runner
+from batchnuts.mcmc.execution.evaluation import evaluate_at
+from batchnuts.mcmc.execution.in_parts import in_parts, width_for
+from batchnuts.mcmc.execution.program_cache import Programs
+from batchnuts.mcmc.execution.runner import Runner
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, make_chain
+from batchnuts.mcmc.kernel.make_transition import make_transition
+from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
+
+
+class ExecutedRun(Protocol):
+    """What is read of a run (run.py)."""
+
+    @property
+    def model(self) -> Model:
+        """What is sampled."""
+
+    @property
+    def sampler(self) -> SamplerSettings:
+        """How."""
+
+    @property
+    def execution(self) -> ExecutionSettings:
+        """With the backend decided."""
+
+    @property
+    def programs(self) -> Programs:
+        """Compiled, or to be compiled."""
+
+    @property
+    def divergences(self) -> bool:
+        """Whether the ends of trajectories are recorded."""
+
+    @property
+    def rows(self) -> int:
+        """The minimum capacity of the runner's buffers."""
+
+    @property
+    def saved(self) -> SavedRun | None:
+        """What it goes on from, if it does."""
+
+    def inputs(self, states: ChainStates, transitions: int, adapting: bool) -> ChainInputs:
+        """The arguments of `run_chain` from the states of all chains."""
+
+
+class ChainExecution(Protocol):
+    """What executes all chains of a run."""
+
+    def evaluated(self, run: ExecutedRun, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Log-density [chains] and gradient [chains, dimension] at positions [chains, dimension]."""
+
+    def searched(
+        self, run: ExecutedRun, metric: MetricParameters, arguments: Sequence[NDArray[Any]]
+    ) -> tuple[Any, ...]:
+        """What the search for a step size gives for all chains; metric: that which they have."""
+
+    def find_runner(self, run: ExecutedRun, states: ChainStates) -> Runner:
+        """The runner of chains with these states; it may begin to compile."""
+
+    def keep(self, run: ExecutedRun, runner: Runner) -> None:
+        """Keep a compiled runner for a later run of the model, where it can serve one."""
+
+
+class LocalExecution:
+    """Threads of this process."""
+
+    def evaluated(self, run: ExecutedRun, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """See ChainExecution."""
+        return evaluate_at(run.model, run.programs.evaluate, position, run.execution)
+
+    def searched(
+        self, run: ExecutedRun, metric: MetricParameters, arguments: Sequence[NDArray[Any]]
+    ) -> tuple[Any, ...]:
+        """See ChainExecution."""
+        return search(run.programs, run.execution, arguments, width_for(run.sampler.chain_count))
+
+    def find_runner(self, run: ExecutedRun, states: ChainStates) -> Runner:
+        """That of an earlier run, if its buffers are long enough; else a new one."""
+        programs, rows = run.programs, run.rows
+        long_enough = programs.rows >= rows if run.saved is None else programs.rows == rows
+        if programs.runner is not None and long_enough and programs.divergences == run.divergences:
+            return programs.runner
+        programs.runner = None
+        program = chain_program(programs, run.sampler, run.model, rows, run.divergences)
+        lanes = None if run.saved is None else run.saved.lanes
+        return make_runner(program, run.inputs(states, 0, False), run.execution, deepest_of(run.sampler), lanes)
+
+    def keep(self, run: ExecutedRun, runner: Runner) -> None:
+        """With the model's programs."""
+        programs = run.programs
+        if programs.runner is None:
+            programs.runner, programs.rows, programs.divergences = runner, run.rows, run.divergences
+
+
+def chain_program(
+    programs: Programs, sampler: SamplerSettings, model: Model, rows: int, divergences: bool
+) -> BatchedFunction:
+    """The program `run_chain` of a run, with buffers of so many rows."""
+    transition = make_transition(programs.value_and_gradient, sampler, model.dtype, programs.metric)
+    program = make_chain(
+        transition, sampler.target_acceptance, rows, model.dimension, model.dtype, divergences=divergences
+    )
+    if programs.identity is not None:
+        program.identity = programs.identity.with_text(repr((rows, divergences)))
+    return program
+
+
+def deepest_of(sampler: SamplerSettings) -> int:
+    """How often a trajectory doubles at most, in warmup or afterwards."""
+    return max(sampler.max_tree_depth, sampler.max_tree_depth_warmup or 0)
+
+
+def search(
+    programs: Programs, execution: ExecutionSettings, arguments: Sequence[NDArray[Any]], width: int
+) -> tuple[NDArray[Any], ...]:
+    """What `first_step_size` gives for some chains, `width` of them at a time; arguments: its own."""
+    options = execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
+    if options["schedule"] == "auto":
+        options["schedule"] = "earliest"  # each block once in a sweep: a search is short, and so compiles sooner
+    return in_parts(partial(programs.first_step_size.run, **options), arguments, width)

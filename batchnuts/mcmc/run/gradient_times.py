@@ -1,0 +1,159 @@
+"""How long a gradient of every chain takes, for any number of chains: from the density's own times at a few widths.
+
+The program that is timed evaluates the density and its gradient in every sweep, and does nothing else. NUTS takes more:
+a machine's sweep has a cost of its own, and one for each lane, which grows with the dimension. These were measured once
+(docs/results/chains.md) and are added here; to time NUTS itself, one would have to compile it for each width.
+
+Times are of the processor, not of the clock: other programs of the machine do not count. They are kept on disk beside
+compiled programs, where the density is known by what it computes: so a second run is not timed, and chooses as the
+first one did.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch import batch
+from batchnuts.autobatch.machine import LaneProgram
+from batchnuts.disk_cache.folder import current
+from batchnuts.disk_cache.identity import digest_of, surroundings
+from batchnuts.mcmc.execution.chunk_plan import ALONE, COSTLY_CHUNK_LANES, COSTLY_WORK, MAX_WIDTH, divide
+from batchnuts.mcmc.execution.density_identity import density_identity
+from batchnuts.mcmc.execution.evaluation import Checked
+from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
+from batchnuts.mcmc.model.library_choice import Engine
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
+
+WIDTHS = (1, 16, 128)
+"""At which the density is timed; each takes a compilation. Between them times are linear."""
+
+ENOUGH = 0.02
+"""Seconds of a measurement."""
+
+REPEATS = 3
+"""The shortest of them counts."""
+
+BUDGET = 1.0
+"""Seconds: a width at which the measurement would take longer than this is left out."""
+
+SWEEP = 50e-6
+"""Seconds of a sweep of NUTS beside the density."""
+
+LANE, COORDINATE = 1.5e-6, 0.005e-6
+"""The same of each lane in it, and of each coordinate of a lane's position."""
+
+MANY = 2**62
+"""Evaluations: more than are ever made."""
+
+
+@dataclass(frozen=True)
+class GradientTimes:
+    """What a density with its gradient takes, in seconds of one processor for all lanes of a batch."""
+
+    widths: tuple[int, ...]
+    """Numbers of lanes, ascending."""
+    seconds: tuple[float, ...]
+    costly: bool
+    """Whether chunks are those of a costly density."""
+
+    def of(self, width: int) -> float:
+        """At any width: linear between those measured, and in proportion to the width beyond the last of them."""
+        last = self.widths[-1]
+        if width > last:
+            return self.seconds[-1] * width / last
+        return float(np.interp(width, self.widths, self.seconds))
+
+    def of_all_chains(self, chains: int, dimension: int, execution: ExecutionSettings, cores: int) -> float:
+        """Seconds in which every one of some chains makes one gradient, as chunks on all cores.
+
+        Chunks of a cheap density may be narrower than is assumed here, where a lane keeps much between blocks.
+        """
+        width, alone = (COSTLY_CHUNK_LANES, 1) if self.costly else (MAX_WIDTH, ALONE)
+        chunking = divide(chains, execution, width, cores, alone)
+        lanes = chunking.lanes
+        sweep = SWEEP + (LANE + COORDINATE * dimension) * lanes + self.of(lanes)
+        return math.ceil(chunking.chunks / chunking.shards) * sweep
+
+
+PACKAGES = {"JAX": ("jax", "jaxlib"), "TensorFlow": ("tensorflow",)}
+"""What a library's programs depend on, by its name."""
+
+
+def gradient_times(model: Model, engine: Engine, checked: Checked, execution: ExecutionSettings) -> GradientTimes:
+    """Those of a model's density, measured as `time_gradients` does where it was checked, or kept from before."""
+    entries, position = current(), checked.position
+    key = None if entries is None else _key(model, engine, checked, execution)
+    if entries is not None and key is not None and (kept := entries.get(key)) is not None:
+        found = json.loads(kept)
+        return GradientTimes(tuple(found["widths"]), tuple(found["seconds"]), found["costly"])
+    times = time_gradients(value_and_gradient(model, engine), position, execution)
+    if entries is not None and key is not None:
+        entries.put(key, json.dumps(asdict(times)).encode())
+    return times
+
+
+def _key(model: Model, engine: Engine, checked: Checked, execution: ExecutionSettings) -> str | None:
+    """What the times depend on; None where the density cannot be known."""
+    density = density_identity(model, engine, checked.position, WIDTHS, checked.identity)
+    if density is None:
+        return None
+    packages = [f"{name} {version(name)}" for name in ("batchnuts", *PACKAGES[engine.library.name])]
+    how = execution.backend, execution.mode
+    return digest_of("times of a gradient", density, repr((how, WIDTHS)), *packages, surroundings())
+
+
+def time_gradients(
+    value_and_gradient: Callable[[Any], Any], position: NDArray[Any], execution: ExecutionSettings
+) -> GradientTimes:
+    """Measure a density, a primitive of the language, in batches of lanes that are all at a position [dimension].
+
+    execution: with the backend decided, of a compiled machine. Raises whatever the density raises.
+    """
+
+    @batch
+    def evaluations(position: Any, count: Any) -> Any:
+        """One after another, each somewhere else: a compiler must not move them out of the loop."""
+        while count > 0:
+            _, gradient = value_and_gradient(position)
+            position = position + 1e-12 * gradient
+            count -= 1
+        return position
+
+    def arguments(lanes: int) -> tuple[Any, ...]:
+        return np.tile(position, (lanes, 1)), np.full(lanes, MANY, "int64")
+
+    program = LaneProgram(evaluations, arguments(1), execution.backend, execution.mode)
+    seconds: list[float] = []
+    for lanes in WIDTHS:
+        if seconds and REPEATS * seconds[-1] * lanes / WIDTHS[len(seconds) - 1] > BUDGET:
+            break
+        seconds.append(_of_a_sweep(program, arguments(lanes)))
+    return GradientTimes(WIDTHS[: len(seconds)], tuple(seconds), program.costly_work > COSTLY_WORK)
+
+
+def _of_a_sweep(program: LaneProgram, arguments: tuple[Any, ...]) -> float:
+    """Processor seconds of a sweep of the machine with these arguments."""
+    machine = program.machine(len(arguments[0]), stack_depth=1)
+    state = machine.start(arguments)
+
+    def taken(sweeps: int) -> float:
+        began = time.process_time()
+        machine.count_live(machine.advance(state, sweeps))
+        return time.process_time() - began
+
+    with machine.on_shard(0):
+        taken(1)  # compiles
+        sweeps = 1
+        while (found := taken(sweeps)) < ENOUGH:
+            sweeps *= 2
+        return min(found, *(taken(sweeps) for _ in range(REPEATS - 1))) / sweeps

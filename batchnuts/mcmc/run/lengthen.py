@@ -1,0 +1,405 @@
+"""A run that has ended, made longer: `python -m batchnuts.sample --resume RUN sampler.draws=+1000`.
+
+Its file says where chains ended, with the gradients there, so further draws are those that a longer run would have
+made, bit for bit; but where `sampler.until` had ended it in the middle of other draws, gradients are evaluated again.
+The further draws are laid out as a run of their own, and each group is joined to that of the file. Those of a Zarr
+store go to a store of their own first, and then to a copy of it whose chunks are hard links: so the run stays as it was
+until the copy takes its place. Under a URL there are no such links: the further draws are appended to the store itself,
+where readers do not look yet, what is known of all draws is put beside what was, and the root's metadata, which are put
+last, lead to all of it in one instant.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from batchnuts.files.saving import OutputError, reason_of
+from batchnuts.files.sealed_file import CheckpointError
+from batchnuts.files.url import OutputLocation, Url
+from batchnuts.mcmc.checkpoint.saved_run import SavedRun
+from batchnuts.mcmc.diagnostics import kept_diagnostics
+from batchnuts.mcmc.execution.chain_states import ChainStates, InDraws
+from batchnuts.mcmc.execution.runner import Counts
+from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
+from batchnuts.mcmc.statistics.chain_means import ChainMeans
+from batchnuts.mcmc.statistics.draw_blocks import VariableBlock
+from batchnuts.mcmc.statistics.rounding import rounding_of
+from batchnuts.mcmc.storage.draws import WarmupReport, WindowTuning
+from batchnuts.mcmc.storage.earlier_run import read_groups
+from batchnuts.mcmc.storage.history import HistoryKeeper
+from batchnuts.mcmc.storage.layout import GROUP_OF_FUNCTION
+from batchnuts.mcmc.storage.place import LocalPlace
+from batchnuts.mcmc.storage.stored_run import is_zarr, open_zarr
+from batchnuts.mcmc.storage.url_place import place_of
+from batchnuts.process.signals import say
+from batchnuts.settings.schema import SettingsError
+
+if TYPE_CHECKING:
+    import xarray
+
+    from batchnuts.mcmc.storage.zarr_files import ZarrFiles
+
+_COMPUTED = frozenset(GROUP_OF_FUNCTION.values()) - {"posterior"}
+"""Groups that have nothing but what functions of the model give."""
+
+NEEDED = ("made_with", "model_described", "metric", "dtype")
+"""Attributes of the group `adaptation` that files of earlier versions lack."""
+
+
+@dataclass(frozen=True, eq=False)
+class EndedRun:
+    """What is taken from the file of one."""
+
+    path: OutputLocation
+    draws: int
+    """Draws of each chain."""
+    saved: SavedRun
+
+    @property
+    def further(self) -> OutputLocation:
+        """Where the further draws of a store are, until it has them."""
+        return self.path.with_name(f".{self.path.name}.further")
+
+
+def ended_run(path: OutputLocation, more: int) -> EndedRun:
+    """The run in a file, whose config asks for `more` draws than it has.
+
+    Raises CheckpointError for a file that cannot be made longer: of something else, of an earlier version, of a run
+    that was interrupted.
+    """
+
+    def refused(why: str) -> CheckpointError:
+        return CheckpointError(f"{path} cannot be made longer: {why}.")
+
+    recover(path)
+    try:
+        names = ("adaptation", "progress") if is_zarr(path) else ("sample_stats", "adaptation", "progress")
+        groups = read_groups(str(path), names, "--resume")
+        if is_zarr(path):
+            groups |= {name: group for name, group in open_zarr(path).items() if name == "sample_stats"}
+    except SettingsError as error:
+        raise CheckpointError(str(error)) from error
+    if "sample_stats" not in groups:
+        raise refused("its draws were not saved (output.draws), or it is no run of batchnuts")
+    if "adaptation" not in groups:
+        raise refused("it was written by an earlier version, and has no group adaptation")
+    adaptation, stats = groups["adaptation"], groups["sample_stats"]
+    if "lp" not in stats or "last_position" not in adaptation:
+        raise refused("it has no draws")
+    about = adaptation.attrs
+    if lacking := [name for name in NEEDED if name not in about]:
+        raise refused(f"it was written by an earlier version, and has no attribute {lacking[0]}")
+    if about["interrupted"]:
+        raise refused("it was interrupted, and has no checkpoint; it would be another run")
+    arrays = {str(name): array.values for name, array in adaptation.data_vars.items()}
+    made, dtype = int(about["draws_complete"]), about["dtype"]
+    if stats.sizes["draw"] != made:
+        raise refused("some of its draws were not saved (output.thin)")
+    config = json.loads(about["config"])
+    config["sampler"] |= {"draws": made + more, "until": None, "chains": len(arrays["last_position"])}
+    metric = MetricParameters(
+        about["metric"],
+        arrays["inverse_mass"],
+        arrays.get("metric_eigenvectors", np.zeros((arrays["last_position"].shape[1], 0))),
+        arrays.get("metric_eigenvalues", np.zeros(0)),
+    )
+    position, log_density = arrays["last_position"], stats["lp"][:, -1].values
+    gradient = arrays.get("last_gradient", np.full_like(position, np.nan))
+    inverse_mass = np.broadcast_to(metric.inverse_mass.astype(dtype), position.shape)
+    states = ChainStates(
+        position, log_density, gradient, metric, inverse_mass, arrays["step_size"], int(about["warmup"])
+    )
+    outliers, restarted, late = (
+        tuple(int(number) for number in about.get(f"{which}_chains", "").split(", ") if number)
+        for which in ("outlier", "restarted", "late")
+    )
+    agreed = None if about["warmup_agreed"] < 0 else bool(about["warmup_agreed"])
+    columns = (arrays.get(f"window_{name}", ()) for name in ("transitions", "step_size", "variance"))
+    windows = tuple(WindowTuning(int(made), *rest) for made, *rest in zip(*columns, strict=True))
+    warmup = WarmupReport(
+        int(about["warmup"]),
+        about["warmup_ended"],
+        agreed,
+        outliers,
+        windows,
+        restarted,
+        late,
+        int(about.get("starts_not_numbers", 0)),
+    )
+    useful = int(stats.attrs["useful_gradients"])
+    counts = Counts(useful_gradients=useful, executed_gradients=round(useful / max(stats.attrs["utilization"], 1e-9)))
+    history, phases = HistoryKeeper(), {"compile": Counts(), "warmup": Counts(), "sampling": counts}
+    if "progress" in groups:
+        history = HistoryKeeper.of({str(name): column.values for name, column in groups["progress"].items()})
+        phases |= {row.phase: Counts(*row[2:]) for row in history.rows}  # the last of each
+        before = phases["warmup"]
+        phases["sampling"] = replace(
+            phases["sampling"],
+            transitions=0,  # chains count on from where they were
+            useful_gradients=useful - before.useful_gradients,
+            executed_gradients=counts.executed_gradients - before.executed_gradients,
+        )
+    saved = SavedRun(
+        config=config,
+        made_with=json.loads(about["made_with"]),
+        model=json.loads(about["model_described"]),
+        chains=len(position),
+        chains_reason=about.get("chains_reason", ""),
+        backend=about["backend"],
+        place=InDraws(states, warmup, made),
+        density=(log_density, gradient),
+        tuning=None,
+        seconds={phase: float(about[f"{phase}_time"]) for phase in ("compile", "warmup", "sampling")},
+        counts=phases,
+        elapsed=0.0,
+        stretch=None,
+        parts=(),
+        interim_analyses=None,
+        history=history,
+    )
+    return EndedRun(path, made, saved)
+
+
+def joined(ended: EndedRun, further: Mapping[str, xarray.Dataset]) -> dict[str, xarray.Dataset]:
+    """The groups of the longer run, from those of its further draws and its file as it is. All are in memory.
+
+    Raises CheckpointError where the file has changed meanwhile.
+    """
+    before = read_groups(str(ended.path), tuple({**further, **dict.fromkeys(_COMPUTED)}), "--resume")
+    if before["sample_stats"].sizes["draw"] != ended.draws:
+        raise CheckpointError(f"{ended.path} has changed while it was made longer; the further draws are given up.")
+    attributes = further["posterior"].attrs = _attributes(before, further)
+    log_density = [groups["sample_stats"]["lp"].values for groups in (before, further)]
+    attributes["log_density_rounding"] = rounding_of(np.concatenate(log_density, axis=1))
+    lacking = _lacking(before, further)
+    groups = {} if further["sample_stats"].sizes["draw"] else {name: before[name] for name in before.keys() & _COMPUTED}
+    for name, of_further in further.items():
+        group = of_further.drop_vars(lacking.get(name, ()), errors="ignore")
+        if name in lacking and not group.data_vars:
+            continue
+        along = "divergence" if name == "divergences" else "draw"
+        if name in before and along in group.dims and _grows(name):
+            earlier = before[name].drop_vars(lacking.get(name, ()), errors="ignore")
+            parts = [earlier.sel(chain=group["chain"]) if along == "draw" else earlier, group]
+            group = _one_after_the_other(parts, along)
+        groups[name] = group.copy()
+        groups[name].attrs = _with_own(attributes, further[name])  # none of the shorter run's, such as why it ended
+    groups["adaptation"] = _of_all_draws(before["adaptation"], groups, ended.draws)
+    return groups
+
+
+def _attributes(before: Mapping[str, xarray.Dataset], further: Mapping[str, xarray.Dataset]) -> dict[str, Any]:
+    """Those of the further draws; and why groups of the earlier ones are not there, which the longer run lacks, too."""
+    left_out = {name: reason for name, reason in before["posterior"].attrs.items() if name == "left_out"}
+    return {**left_out, **further["posterior"].attrs}
+
+
+def _lacking(before: Mapping[str, xarray.Dataset], further: Mapping[str, xarray.Dataset]) -> dict[str, list[str]]:
+    """By group: what functions of the model made of the earlier draws only, or of the further ones only.
+
+    A function had failed, or a signal had left its results out. The longer run would have them of some draws, so it has
+    them of none, which is said. Nothing is lacking where there are no further draws.
+    """
+    if not further["sample_stats"].sizes["draw"]:
+        return {}
+    lacking = {}
+    for name in sorted({"posterior", *_COMPUTED} & (before.keys() | further.keys())):
+        one, other = (
+            {str(v) for v in groups[name].data_vars} if name in groups else set() for groups in (before, further)
+        )
+        if one ^ other:
+            lacking[name] = sorted(one ^ other)
+        if name == "posterior" and not one & other:
+            raise CheckpointError(
+                f"The run stays as it was: its draws have {sorted(one)}, the further ones {sorted(other)}."
+            )
+    if lacking:
+        named = ", ".join(f"{name} ({', '.join(variables)})" for name, variables in lacking.items())
+        say(
+            f"warning: {named}: not computed of the earlier draws, or not of the further ones; the longer run is saved "
+            "without. To have it of all draws, run again."
+        )
+    return lacking
+
+
+def _grows(name: str) -> bool:
+    """Whether a group with draws has those of the run, that all chains have."""
+    return not name.startswith("prior") and name != "unfinished"
+
+
+def _one_after_the_other(parts: list[xarray.Dataset], along: str) -> xarray.Dataset:
+    """Along `draw`; along `divergence` in the order of chains and their draws."""
+    import xarray
+
+    joined = xarray.concat(parts, along, data_vars="minimal", coords="minimal", compat="override", join="override")
+    if along == "divergence":
+        joined = joined.isel(divergence=np.lexsort((joined["draw"], joined["chain"])))
+    return joined
+
+
+def _with_own(attributes: Mapping[str, Any], group: xarray.Dataset) -> dict[str, Any]:
+    """The attributes of all groups, and those that this one has besides."""
+    return {**attributes, **{key: value for key, value in group.attrs.items() if key not in attributes}}
+
+
+# ---- Zarr stores -----------------------------------------------------------------------------------------------------
+
+
+def _longer_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.longer")
+
+
+def _shorter_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.shorter")
+
+
+def recover(path: OutputLocation) -> None:
+    """Put a store in its place where a process was killed between the two renames of `replace_store`."""
+    if isinstance(path, Path) and not path.exists() and is_zarr(_shorter_path(path)):
+        _shorter_path(path).rename(path)
+
+
+def replace_store(ended: EndedRun) -> dict[str, xarray.Dataset]:
+    """Put the longer run in the place of a store that has ended, and give its groups, read when they are used.
+
+    Its further draws are in the store `ended.further`, which is deleted. Raises CheckpointError where the store has
+    changed meanwhile, or some chains had not begun; OutputError where something cannot be written.
+    """
+    from batchnuts.mcmc.storage.zarr_files import ZarrFiles, ZarrFilesBeside
+
+    path = ended.path
+    further, before = open_zarr(ended.further), open_zarr(path)
+    if before["sample_stats"].sizes["draw"] != ended.draws:
+        raise CheckpointError(f"{path} has changed while it was made longer; the further draws are given up.")
+    if not np.array_equal(before["posterior"]["chain"], further["posterior"]["chain"]):
+        raise CheckpointError(f"{path} stays as it was: it was to be made longer, and not every chain had begun.")
+    lacking = _lacking(before, further)
+    if isinstance(path, Url):
+        beside = ZarrFilesBeside.of_store(place_of(path))
+        try:
+            _append(beside, ended, before, further, lacking)
+        except OSError as error:
+            raise OutputError(
+                f"{path} could not be made longer, {reason_of(error)}: it has {_draws_there(path)} draws of each chain."
+            ) from error
+        _clear_away(beside.forget, place_of(ended.further).discard)
+        return open_zarr(path)
+    longer = _longer_path(path)
+    try:
+        shutil.rmtree(longer, ignore_errors=True)
+        shutil.copytree(path, longer, copy_function=_linked)
+        _append(ZarrFiles.of_store(LocalPlace(longer)), ended, before, further, lacking)
+        shutil.rmtree(_shorter_path(path), ignore_errors=True)
+        path.rename(_shorter_path(path))
+        longer.rename(path)
+    except OSError as error:
+        shutil.rmtree(longer, ignore_errors=True)
+        recover(path)
+        raise OutputError(f"{path} stays as it was, {reason_of(error)}.") from error
+    shutil.rmtree(_shorter_path(path), ignore_errors=True)
+    place_of(ended.further).discard()
+    return open_zarr(path)
+
+
+def _draws_there(url: Url) -> str:
+    """How many, in words, where that can be read."""
+    try:
+        return str(open_zarr(url)["sample_stats"].sizes["draw"])
+    except (OSError, KeyError, ValueError):
+        return "as before, or the further"
+
+
+def _clear_away(*calls: Callable[[], None]) -> None:
+    """What is left of a run that was made longer: it has its draws, whether this can be deleted or not."""
+    for call in calls:
+        try:
+            call()
+        except OutputError as error:
+            say(f"warning: something is left that is not needed: {error}")
+
+
+def _append(
+    files: ZarrFiles,
+    ended: EndedRun,
+    before: Mapping[str, xarray.Dataset],
+    further: Mapping[str, xarray.Dataset],
+    lacking: Mapping[str, list[str]],
+) -> None:
+    """Write the further draws, and what is known of all draws; readers see all of it at once.
+
+    lacking: see `_lacking`.
+    """
+    attributes = _attributes(before, further)
+    lengths = {}
+    for name, variables in lacking.items():
+        if there := [variable for variable in variables if variable in files.arrays.get(name, {})]:
+            files.drop(name, there if {*map(str, before[name].data_vars)} - {*variables} else None)
+    for name in (
+        before.keys() - further.keys() - _COMPUTED
+    ):  # `unfinished`, of a run that an interim analysis has ended, say
+        if name in files.arrays or name == kept_diagnostics.GROUP:
+            files.drop(name)
+    for name, group in further.items():
+        if name in before and name in files.arrays and _grows(name):
+            lengths[name] = files.append(name, group)
+        elif name == "adaptation":
+            files.replace(name, _of_all_draws(before[name].load(), further, ended.draws))
+        elif name == "divergences" and name in before:
+            files.replace(name, _one_after_the_other([before[name].load(), group.load()], "divergence"))
+        elif name in ("progress", "unfinished", "divergences"):
+            files.replace(name, group.load())
+    log_density = VariableBlock(files.read("sample_stats")["lp"].variable)
+    attributes["log_density_rounding"] = rounding_of(log_density)
+    files.set_attributes("", attributes)
+    for name, group in further.items():
+        if f"{name}/zarr.json" in files.store.metadata:
+            files.set_attributes(name, _with_own(attributes, group))
+    files.commit(lengths, first="sample_stats")  # as while it was written
+    files.sync()
+
+
+def _linked(source: str, target: str) -> None:
+    """A file of the copy. None of these is written again: it is replaced, and so stays in the store as it was."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+# ---- means of all draws ----------------------------------------------------------------------------------------------
+
+
+def _of_all_draws(before: xarray.Dataset, groups: Mapping[str, xarray.Dataset], draws: int) -> xarray.Dataset:
+    """The group `adaptation` with means of all draws, from the sums that it has in both runs.
+
+    groups: of the run with the further draws. draws: of each chain before it.
+    """
+    now = groups["adaptation"].load()
+    chains = now["chain"].values
+    if "total" not in now:
+        return now
+    one = before.sel(chain=chains)
+    means = ChainMeans(len(chains), now.sizes["coefficient"], now["last_position"].dtype, now["step_size"].dtype)
+    means.first[:], means.last[:] = one["first_position"].values, now["last_position"].values
+    # of an interrupted run, each chain's own draws
+    done = groups["unfinished"]["draws_done"].values if "unfinished" in groups else now.attrs["draws_complete"]
+    means.count[:] = done
+    made = (means.count - draws)[:, None]
+    # about the first draw of all: the sum of the later ones less that
+    moved = now["first_position"].values.astype(np.float64) - means.first
+    means.total[:] = one["total"].values + (now["total"].values + made * moved)
+    centre = means.centre(np.arange(len(chains)))
+    return now.assign(
+        first_position=one["first_position"],
+        total=(("chain", "coefficient"), means.total),
+        mean=(("coefficient",), centre.mean),
+        mean_error=(("coefficient",), np.sqrt(centre.squared_error)),
+    )

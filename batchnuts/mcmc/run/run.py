@@ -1,0 +1,436 @@
+"""A run: what it is made of, and its steps. `sampling.py` puts them together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch import random
+from batchnuts.mcmc.checkpoint.keeper import Keeper
+from batchnuts.mcmc.checkpoint.saved_run import SavedRun
+from batchnuts.mcmc.execution.chain_states import ChainStates, InDraws
+from batchnuts.mcmc.execution.chunk_plan import buffer_rows
+from batchnuts.mcmc.execution.model_description import described, made_with
+from batchnuts.mcmc.execution.program_cache import Programs
+from batchnuts.mcmc.execution.runner import Counts, Runner, UnboundedDensity
+from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction, reduce_window
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record
+from batchnuts.mcmc.kernel.metric_estimates import MetricParameters, unit_metric
+from batchnuts.mcmc.kernel.step_size import start_adaptation
+from batchnuts.mcmc.model.check_model import UnboundedDensityError, density_failure, refuse_unbounded
+from batchnuts.mcmc.model.library_choice import Engine
+from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.run.chain_execution import ChainExecution, LocalExecution, deepest_of
+from batchnuts.mcmc.run.spent import Spent
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.settings.superchains import count_superchains, superchain_of
+from batchnuts.mcmc.starts.find_starts import find_starts
+from batchnuts.mcmc.starts.initialization import Proposals
+from batchnuts.mcmc.starts.tuning import Tuning
+from batchnuts.mcmc.stopping.interim_analyses import InterimAnalyses
+from batchnuts.mcmc.storage.contract import MakeStorage
+from batchnuts.mcmc.storage.draws import Draws, Progress, RunPhase, WarmupReport, statistics
+from batchnuts.mcmc.storage.logged import LoggedStorage
+from batchnuts.mcmc.storage.memory import MemoryStorage
+from batchnuts.mcmc.warmup.pooling import groups_of, pooled_step_sizes
+from batchnuts.mcmc.warmup.windows import Window, automatic_windows, check_window, fixed_windows, settling_window
+from batchnuts.process.signals import StopSignals
+
+ProgressCallback = Callable[[Progress], None]
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The constants of a run. The states of its chains are passed from step to step."""
+
+    model: Model
+    engine: Engine
+    sampler: SamplerSettings
+    execution: ExecutionSettings
+    """With the backend decided."""
+    progress: ProgressCallback
+    stop: StopSignals
+    programs: Programs
+    keys: np.ndarray
+    """uint32 [chains, 2]."""
+    divergences: bool = False
+    """Whether the ends of trajectories are recorded."""
+    spent: Spent = field(default_factory=Spent)
+    checks: InterimAnalyses | None = None
+    """The interim analyses of the draws, where the run may end before all are made."""
+    tuning: Tuning | None = None
+    """The tuning of an earlier run, from which warmup starts."""
+    chains_reason: str = ""
+    """Why there are so many chains, where the number was chosen."""
+    storage: MakeStorage | None = None
+    """Makes the storage of the draws. None: they are in memory, as records of warmup are; with checkpoints also in the
+    folder of these."""
+    keeper: Keeper | None = None
+    """Writes checkpoints, if any are written."""
+    saved: SavedRun | None = None
+    """What the run goes on from, if it does."""
+    chains: ChainExecution = field(default_factory=LocalExecution)
+    """Where its chains run."""
+
+    @property
+    def superchain(self) -> NDArray[np.int64]:
+        """[chains]: the number of each chain's superchain."""
+        return superchain_of(self.sampler.chain_count, count_superchains(self.sampler))
+
+    @property
+    def group(self) -> NDArray[np.int64]:
+        """[chains]: the number of the group of chains that each shares its step size and metric with."""
+        return groups_of(self.sampler.warmup.pool, self.superchain)
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """The windows of warmup: those that are made, or, where it ends by itself, those that may be."""
+        settings, chains = self.sampler.warmup, self.sampler.chain_count
+        if settings.transitions == "auto":
+            left = settings.maximum - (self.check.transitions if self.check is not None else 0)
+            return (*automatic_windows(chains, left), settling_window(chains))
+        return fixed_windows(settings.transitions)
+
+    @property
+    def check(self) -> Window | None:
+        """The window before these, where a warmup that ends by itself begins with an earlier run's tuning."""
+        settings, chains = self.sampler.warmup, self.sampler.chain_count
+        if self.tuning is None or settings.transitions != "auto":
+            return None
+        return check_window(chains, count_superchains(self.sampler) == chains, settings.maximum)
+
+    def timed(self, phase: RunPhase, work: Callable[[], Result]) -> Result:
+        """The result of `work`, its time added to the phase."""
+        start = time.perf_counter()
+        result = work()
+        self.spent.seconds[phase] += time.perf_counter() - start
+        return result
+
+    # ---- compile ---------------------------------------------------------------------------------------------------
+
+    def first_states(self, proposals: Proposals) -> tuple[ChainStates, int]:
+        """Starts that all chains can use, from the proposed ones; and how many of these were no numbers' (Starts)."""
+        model, sampler = self.model, self.sampler
+        starts = find_starts(model, self.programs.evaluate, proposals, self.execution)
+        known = self.tuning
+        metric = unit_metric(model.dimension, sampler.metric) if known is None else known.metric
+        step_size = np.full(sampler.chain_count, sampler.step_size or (1.0 if known is None else known.step_size))
+        return ChainStates(*starts[:3], metric, self.use(metric), step_size), starts.not_numbers
+
+    def use(self, metric: MetricParameters) -> np.ndarray:
+        """Let programs that start from now on have this metric; returns the chains' inverse masses [chains,
+        dimension]."""
+        self.programs.parameters = metric
+        inverse_mass = self.programs.metric.set(metric).astype(self.model.dtype)
+        return np.broadcast_to(inverse_mass, (self.sampler.chain_count, self.model.dimension))
+
+    def metric_now(self) -> MetricParameters:
+        """The metric that `use` was given last."""
+        parameters = self.programs.parameters
+        assert parameters is not None, "the first states have a metric"
+        return parameters
+
+    @property
+    def depth(self) -> int:
+        """The initial depth of the stacks: a tree of depth d is built by at most d + 1 calls, one in another."""
+        return deepest_of(self.sampler) + 1
+
+    @property
+    def rows(self) -> int:
+        """The minimum capacity of the runner's buffers; where a run goes on, what it was."""
+        if self.saved is not None and (rows := self.saved.rows) is not None:
+            return rows
+        checks = () if self.check is None else (self.check,)
+        windows = replace(self, tuning=None).windows  # so that one compiled program serves with a tuning and without
+        longest = max([self.sampler.draws, *(w.transitions for w in (*checks, *windows))])
+        model = self.model
+        return buffer_rows(
+            longest, self.sampler.chain_count, model.dimension, model.dtype, self.execution, self.divergences
+        )
+
+    def find_runner(self, states: ChainStates) -> Runner:
+        """The runner of its chains."""
+        return self.timed("compile", lambda: self.chains.find_runner(self, states))
+
+    def compile(self, runner: Runner, states: ChainStates) -> ChainStates:
+        """Compile everything that the run needs, the runner in the background. Returns the states with a first step
+        size."""
+        if self.sampler.step_size is None and self.tuning is None and self.saved is None:
+            states = self.timed("compile", lambda: self.with_found_step_size(states))
+        self.timed("compile", runner.wait_until_compiled)
+        self.chains.keep(self, runner)
+        return states
+
+    def with_found_step_size(self, states: ChainStates) -> ChainStates:
+        """The states with the median of the reasonable step sizes of all chains of a group at their positions."""
+        n = self.sampler.chain_count
+        when = "the search for a first step size"
+        arguments = (
+            random.lane_keys(self.sampler.seed, n, first=n * (1 + states.transitions_done)),
+            states.position,
+            states.log_density,
+            states.gradient,
+            states.inverse_mass,
+            states.step_size.astype(self.model.dtype),
+        )
+        try:
+            found, there, log_density = self.searched(states.metric, arguments)
+        except Exception as error:
+            if failed := density_failure(self.model, error.__cause__ or error, when):
+                raise failed from error
+            raise
+        refuse_unbounded(self.model, log_density, there, when)
+        with np.errstate(divide="ignore"):
+            return replace(states, step_size=pooled_step_sizes(np.log(found), self.group, np.ones(n, bool)))
+
+    def searched(self, metric: MetricParameters, arguments: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+        """What the search for a step size gives for all chains; metric: that which they have."""
+        return self.chains.searched(self, metric, arguments)
+
+    # ---- stretches -------------------------------------------------------------------------------------------------
+
+    def inputs(
+        self, states: ChainStates, transitions: int, adapting: bool, max_tree_depth: int | None = None
+    ) -> ChainInputs:
+        """The arguments of `run_chain` from the states of all chains. max_tree_depth: None takes that of the draws."""
+        n, dtype = self.sampler.chain_count, self.model.dtype
+        settled = states.transitions_done > 0 or self.tuning is not None
+        return ChainInputs.begin(
+            self.keys,
+            states.position,
+            states.log_density,
+            states.gradient,
+            states.inverse_mass,
+            start_adaptation(np.log(states.step_size).astype(dtype), settled),
+            np.full(n, adapting),
+            first=np.full(n, states.transitions_done, "int64"),
+            transitions=np.full(n, transitions, "int64"),
+            max_tree_depth=max_tree_depth or self.sampler.max_tree_depth,
+        )
+
+    def stretch(
+        self,
+        runner: Runner,
+        inputs: ChainInputs,
+        transitions: int,
+        phase: RunPhase,
+        total: int,
+        before: int,
+        leave: float = 0.0,
+        checks: InterimAnalyses | None = None,
+        storage: MakeStorage | None = None,
+        missing: tuple[str, ...] = (),
+        reduction: Reduction | None = None,
+    ) -> ChainResult:
+        """Run all chains for some transitions, `before` of the phase's `total` being done, and report on the way.
+
+        total: 0 where it is not known. leave, storage: see Runner.run. checks: the stretch may end at any of these.
+        missing: see Progress. reduction: of a window, see Runner.reduced.
+        """
+        spent, chains = self.spent, self.sampler.chain_count
+        start, seconds_before, counts_before = time.perf_counter(), spent.seconds[phase], spent.counts[phase]
+        window = (before + 1, before + transitions) if phase == "warmup" else None
+        place = Progress(phase, before, total, 0.0, window=window, missing=missing)
+        result: ChainResult | None = None
+        resumed: Any = None
+        if (keeper := self.keeper) is not None:
+            start, storage = keeper.began, storage or keeper.make_storage
+            if (saved := keeper.go_on()) is not None:
+                resumed = saved.stretch
+                if checks is not None and saved.interim_analyses is not None:
+                    checks.go_on(saved.interim_analyses)
+        spent.begin(phase)
+        runner.watch(checks.next if checks is not None else 0)
+        try:
+            for counts, so_far in runner.run(inputs, transitions, leave, storage or MemoryStorage, resumed, reduction):
+                result = so_far
+                if keeper is not None:
+                    keeper.goes_on = False
+                spent.counts[phase] = counts_before + counts
+                spent.seconds[phase] = seconds_before + time.perf_counter() - start
+                spent.note(phase)
+                self.progress(spent.report(place, chains, counts, checks))
+                self.stop.check()
+                if keeper is not None and so_far is None and keeper.due():
+                    self.keep(runner)
+                if checks is not None and (ended := checks.look(runner, counts, time.perf_counter() - start)):
+                    left = runner.interrupted()
+                    assert left is not None, "it has draws"
+                    spent.seconds[phase] = seconds_before + time.perf_counter() - start  # with the last look
+                    spent.note(phase)
+                    self.progress(spent.report(place, chains, counts, checks))
+                    return ended.of(left.result)
+        except UnboundedDensity as met:
+            raise UnboundedDensityError(self.model, met.chain, met.position, phase) from met
+        except Exception as error:
+            if failed := density_failure(self.model, error, phase):
+                raise failed from error
+            raise
+        assert result is not None, "the last thing that a runner yields is the finished stretch"
+        return result
+
+    # ---- checkpoints -----------------------------------------------------------------------------------------------
+
+    def enter(self, runner: Runner, place: Any) -> None:
+        """A stretch begins, of which checkpoints have to say where: InWarmup or InDraws."""
+        runner.forget()  # what it has belongs to the place before
+        if self.keeper is not None:
+            elapsed = 0.0 if self.keeper.saved is None else self.keeper.saved.elapsed
+            self.keeper.enter(place, Spent(dict(self.spent.seconds), dict(self.spent.counts)), elapsed)
+
+    def keep(self, runner: Runner, *, ends: bool = False) -> None:
+        """Write a checkpoint, if the run has any; the stretch is halted meanwhile. Says where that cannot be done.
+
+        ends: whether the run ends here, and the stretch stays halted.
+        """
+        keeper = self.keeper
+        if keeper is None or keeper.place is None or keeper.goes_on:
+            return
+        runner.pause()
+        try:
+            keeper.make_folder()
+            keeper.write(self._saved(runner, keeper))
+        except OSError as error:
+            keeper.failed(error)
+        finally:
+            if not ends:
+                runner.proceed()
+
+    def _saved(self, runner: Runner, keeper: Keeper) -> SavedRun:
+        if keeper.density is None:
+            keeper.density = self.evaluated(keeper.place.states.position)
+        stretch = runner.saved()
+        storage = runner.storage
+        in_draws = isinstance(keeper.place, InDraws) and stretch is not None and self.checks is not None
+        return SavedRun(
+            config=keeper.config,
+            made_with=made_with(self.execution.backend),
+            model=described(self.model),
+            chains=self.sampler.chain_count,
+            chains_reason=self.chains_reason,
+            backend=self.execution.backend,
+            place=keeper.place,
+            density=keeper.density,
+            tuning=self.tuning,
+            seconds=keeper.spent.seconds,
+            counts=keeper.spent.counts,
+            elapsed=time.perf_counter() - keeper.began,
+            stretch=stretch,
+            parts=tuple(storage.parts) if stretch is not None and isinstance(storage, LoggedStorage) else (),
+            interim_analyses=self.checks.saved if in_draws and self.checks is not None else None,
+            history=self.spent.history,
+        )
+
+    def reduced(self, runner: Runner, result: ChainResult, states: ChainStates, reduction: Reduction) -> ReducedWindow:
+        """A window's result, reduced; states: those before it."""
+        found = runner.reduced()
+        if found is None:  # its draws are here
+            found = reduce_window(result, states.position, reduction, self.evaluated)
+        if (drawn := found.drawn) is not None:
+            more = Counts(useful_gradients=drawn.useful, executed_gradients=drawn.evaluated)
+            self.spent.counts["warmup"] += more
+        return found
+
+    def evaluated(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log-density and gradient of all chains, at positions [chains, dimension]."""
+        return self.chains.evaluated(self, position)
+
+    # ---- draws -----------------------------------------------------------------------------------------------------
+
+    def draw(self, runner: Runner, place: InDraws) -> Draws:
+        """The draws. From here on a signal takes effect after a report, where all draws are available."""
+        draws, states = self.sampler.draws, place.states
+        try:
+            self.enter(runner, place)
+            self.stop.hold()
+            inputs = self.inputs(states, draws, False)
+            made = np.full_like(inputs.done, place.earlier)
+            inputs = inputs._replace(done=made, first_row=made)
+            result = self.stretch(
+                runner, inputs, draws, "sampling", draws, before=0, checks=self.checks, storage=self.storage
+            )
+            return self.drawn(place, runner, result)
+        except KeyboardInterrupt:
+            left = runner.interrupted()
+            self.keep(runner, ends=True)
+            return (
+                self.nothing_drawn(states, runner)
+                if left is None
+                else self.drawn(place, runner, left.result, left.begun)
+            )
+        except Exception as error:
+            with suppress(Exception):  # the first error is reported
+                left = runner.interrupted()
+                self.keep(runner, ends=True)
+                if left is not None and (left.result.done > place.earlier).any():
+                    error.draws_so_far = self.drawn(place, runner, left.result, left.begun)  # type: ignore[attr-defined]
+            raise
+
+    def drawn(
+        self, place: InDraws, runner: Runner, result: ChainResult, begun: NDArray[np.bool_] | None = None
+    ) -> Draws:
+        """The result object. begun: which chains had started, where some may not have."""
+        recorded, these = result.records._asdict().items(), slice(place.earlier, self.sampler.draws)
+        records = {name: array[:, these] for name, array in recorded if not isinstance(array, tuple)}
+        done = np.asarray(result.done)
+        draws = self.given_out(place.states, runner, records, done, place.warmup, begun)
+        at_end = begun is None and bool((done == self.sampler.draws).all())
+        return replace(
+            draws,
+            done=np.maximum(done - place.earlier, 0),
+            first=place.earlier,
+            last_gradient=np.asarray(result.gradient) if at_end else None,
+        )
+
+    def nothing_drawn(self, states: ChainStates, runner: Runner | None) -> Draws:
+        """The same of a run that was interrupted before its first draw."""
+        chains, draws, dimension = self.sampler.chain_count, self.sampler.draws, self.model.dimension
+        records = {name: np.zeros((chains, draws), "float64") for name in Record._fields}
+        records["diverging"] = np.zeros((chains, draws), bool)
+        records["position"] = np.full((chains, draws, dimension), np.nan, self.model.dtype)
+        records["last_position"] = records["position"]
+        warmup = WarmupReport(states.transitions_done, "interrupted")
+        return self.given_out(states, runner, records, np.zeros(chains, "int64"), warmup, np.ones(chains, bool))
+
+    def given_out(
+        self,
+        states: ChainStates,
+        runner: Runner | None,
+        records: dict[str, Any],
+        done: np.ndarray,
+        warmup: WarmupReport,
+        begun: NDArray[np.bool_] | None,
+    ) -> Draws:
+        """From records [chains, draws, ...]. begun None: the run came to its end."""
+        sampler = self.sampler
+        counts = self.spent.counts["warmup"] + self.spent.counts["sampling"]
+        return Draws(
+            position=records["position"],
+            stats=statistics(records, sampler.max_tree_depth),
+            done=done,
+            begun=np.ones(sampler.chain_count, bool) if begun is None else begun,
+            interrupted=begun is not None and bool((done < sampler.draws).any()),
+            metric=states.metric,
+            warmup=warmup,
+            timings=dict(self.spent.seconds),
+            useful_gradients=counts.useful_gradients,
+            utilization=counts.utilization,
+            settings=sampler,
+            execution=self.execution,
+            engine=self.engine.reason,
+            arrangement=runner.arrangement if runner is not None else None,
+            last_position=records["last_position"] if self.divergences else None,
+            start=states.position if self.divergences else None,
+            step_size=states.step_size,
+            chains_reason=self.chains_reason,
+            ended=self.checks.ended.reason if begun is None and self.checks and self.checks.ended else "",
+            history=self.spent.history.history(),
+        )

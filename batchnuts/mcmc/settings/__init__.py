@@ -1,0 +1,1 @@
+"""The settings of a run, and what follows from them alone."""

@@ -1,0 +1,497 @@
+"""The settings of a run, checked: what to sample (`SamplerSettings`) and how to execute it (`ExecutionSettings`)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from batchnuts.disk_cache.folder import problem_with
+from batchnuts.mcmc.settings.until import CONDITIONS, Until
+from batchnuts.settings.schema import Settings, SettingsError, explain, fields_of, nearest, shown
+
+MOST_NUMBERS = 10_000_000
+"""Maximum entries of a position, and maximum chains: bounds far beyond any machine, so that mistakes are found
+early."""
+
+MOST_TRANSITIONS = 1_000_000_000
+"""The same of transitions of a chain."""
+
+
+FEWEST_CHAINS_OF_AUTO = 8
+"""That are chosen automatically: warmup finds outliers among so many, and R-hat compares them."""
+
+
+class WarmupSettings(Settings):
+    """How the sampler adapts before the draws. In place of the whole group, the number of its transitions will do.
+
+    `from` is a reserved word of Python: `WarmupSettings(from_="run.nc")`, or {"from": "run.nc"} for the whole group.
+    """
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    transitions: int | Literal["auto"] = Field(
+        "auto",
+        description="warmup transitions per chain; they adapt and are not kept. auto: until step size, metric and "
+        "position have settled",
+    )
+    from_: str | None = Field(
+        None,
+        alias="from",
+        min_length=1,
+        description="file of an earlier run, whose step size, metric and last positions are taken. With `transitions: "
+        "auto` a short check follows: if it confirms them, drawing begins, otherwise warmup continues",
+    )
+    minimum: int = Field(
+        30,
+        ge=0,
+        le=MOST_TRANSITIONS,
+        description="with `transitions: auto`, the fewest transitions, unless an earlier run's tuning is confirmed",
+    )
+    maximum: int = Field(1000, ge=1, le=MOST_TRANSITIONS, description="with `transitions: auto`, the most transitions")
+    pool: Literal["all", "groups", "none"] = Field(
+        "all",
+        description="which chains share a step size and a metric: all but outliers, those of a superchain, or each "
+        "adapts its own",
+    )
+    restart: bool | Literal["auto"] = Field(
+        "auto",
+        description="whether a chain that is stuck far from all others starts again where another chain is; auto: one "
+        "that cannot be in a mode of any weight, because it never moves or its log-density is too far below",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_longer_minimum(cls, given: Any) -> Any:
+        """Without a minimum, one that is not beyond the maximum."""
+        maximum = given.get("maximum") if isinstance(given, Mapping) else None
+        if isinstance(maximum, int) and maximum < 30 and "minimum" not in given:
+            return {**given, "minimum": maximum}
+        return given
+
+    @model_validator(mode="after")
+    def _minimum_to_maximum(self) -> WarmupSettings:
+        if self.transitions == "auto" and self.minimum > self.maximum:
+            raise ValueError(f"minimum: found {self.minimum} with maximum {self.maximum}; expected at most the maximum")
+        return self
+
+    @field_validator("from_", mode="before")
+    @classmethod
+    def _a_path(cls, path: Any) -> Any:
+        return os.fspath(path) if isinstance(path, os.PathLike) else path
+
+    @field_validator("transitions")
+    @classmethod
+    def _in_range(cls, transitions: Any) -> Any:
+        if isinstance(transitions, int) and not 0 <= transitions <= MOST_TRANSITIONS:
+            raise ValueError(
+                f"found {shown(transitions)}; expected auto, or an integer of at least 0 and at most "
+                f"{MOST_TRANSITIONS:,}"
+            )
+        return transitions
+
+
+def _as_lists(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _as_lists(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_lists(one) for one in value]
+    if hasattr(value, "numpy"):  # of TensorFlow
+        value = value.numpy()
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+class InitSettings(Settings):
+    """Where chains start. In place of the whole group, its method will do."""
+
+    method: Literal["auto", "uniform", "prior", "values", "run", "pathfinder"] = Field(
+        "auto",
+        description="auto: the values or the run given, else the model's initializer, else uniform; uniform: on "
+        "(-radius, radius), of the real numbers that the sampler moves; prior: draws from the model's prior; values: "
+        "those given; run: draws of an earlier run; pathfinder: from uniform, by optimization",
+    )
+    radius: float = Field(2.0, gt=0.0, le=1e6, description="half-width of the interval that `uniform` draws from")
+    jitter: float = Field(
+        0.0, ge=0.0, le=1e6, description="standard deviation of normal noise that is added, on the same scale"
+    )
+    values: dict[str, Any] | None = Field(
+        None,
+        description="values of all variables by name, or a list of several starts for each, which superchains take "
+        "turns at",
+    )
+    run: str | None = Field(None, min_length=1, description="file of an earlier run, whose draws are starts")
+
+    @property
+    def given(self) -> bool:
+        """Whether it says more than what holds by default, or with an earlier run's tuning: then it decides."""
+        return self.method != "auto" or self.values is not None or self.run is not None
+
+    @field_validator("values", mode="before")
+    @classmethod
+    def _plain(cls, values: Any) -> Any:
+        """Arrays of any library as lists: settings are saved with a run."""
+        return _as_lists(values)
+
+    @model_validator(mode="after")
+    def _fits(self) -> InitSettings:
+        if self.values is not None and self.run is not None:
+            raise ValueError("found both values and run; expected one of them")
+        for name in ("values", "run"):
+            given = getattr(self, name) is not None
+            if given and self.method not in ("auto", name):
+                raise ValueError(f"found {name}, which has no effect with method {self.method}")
+            if not given and self.method == name:
+                raise ValueError(f"method is {name}, but {name} is not given")
+        return self
+
+
+class SamplerSettings(Settings):
+    """What is sampled: how many chains and draws, and the constants of the transition and of its warmup."""
+
+    chains: int | Literal["auto"] = Field(
+        256,
+        description="number of chains, run together. auto: as many as reach what `until` asks soonest on this machine",
+    )
+    warmup: WarmupSettings = Field(
+        WarmupSettings.model_validate({}),
+        description="auto, or a number of transitions, or these with other settings of warmup",
+    )
+    draws: int = Field(200, ge=1, le=1_000_000_000, description="draws kept per chain, after warmup")
+    init: InitSettings = Field(
+        InitSettings.model_validate({}), description="where chains start: a method, or these with its options"
+    )
+    superchains: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_NUMBERS,
+        description="groups of chains, which start at one position each; null: 16 of at least 64 chains, else every "
+        "chain starts at its own",
+    )
+    until: Until | None = Field(
+        None, description="sampling ends when these hold, with at most `draws` draws per chain; null: all are made"
+    )
+    seed: int = Field(0, ge=0, lt=2**63, description="the run's random numbers follow from this number alone")
+    target_acceptance: float = Field(
+        0.8, ge=0.01, le=0.9999, description="mean acceptance statistic that the step size is adapted to"
+    )
+    transition: Literal["nuts", "walnuts"] = Field(
+        "nuts",
+        description="nuts: the No-U-Turn Sampler, with one step size; walnuts: with leapfrogs that are divided "
+        "where the energy demands it",
+    )
+    selection: Literal["multinomial", "slice"] = Field(
+        "multinomial",
+        description="how a draw is chosen from its trajectory; multinomial: with weight exp(-H); slice: with equal "
+        "weights, among the states whose exp(-H) exceeds a random level",
+    )
+    max_tree_depth: int = Field(10, ge=1, le=20, description="a trajectory doubles at most this many times")
+    max_tree_depth_warmup: int | None = Field(
+        None, ge=1, le=20, description="the same during warmup; null takes max_tree_depth there too"
+    )
+    leapfrogs_per_leaf: int = Field(1, ge=1, le=10_000, description="leapfrog steps between two states of a trajectory")
+    divergence_threshold: float = Field(
+        1000.0,
+        gt=0.0,
+        le=1e30,
+        description="nuts: an energy error above this ends the trajectory and counts as a divergence",
+    )
+    energy_tolerance: float = Field(
+        0.5,
+        gt=0.0,
+        le=1e30,
+        description="walnuts: the leapfrogs between two states are halved until the energy varies by at most this",
+    )
+    max_step_halvings: int = Field(
+        10, ge=0, le=20, description="walnuts: how often at most; where that is not enough, the trajectory diverges"
+    )
+    step_size: float | None = Field(
+        None,
+        ge=1e-30,
+        le=1e30,
+        description="leapfrog step size; null adapts it in warmup, a number keeps it fixed at that",
+    )
+    metric: Literal["diag", "dense", "low_rank", "unit"] = Field(
+        "diag",
+        description="what warmup adapts to the posterior: diag a scale for each coordinate, dense all correlations, "
+        "low_rank the strongest of them; unit keeps the identity",
+    )
+    metric_rank: int = Field(
+        16, ge=1, le=1000, description="of the metric low_rank: directions with a correction, at most"
+    )
+
+    replaced: ClassVar[Mapping[str, str]] = {
+        "adapt_metric": "there is no such setting any more; write metric: unit for adapt_metric: false, nothing for "
+        "adapt_metric: true"
+    }
+
+    def without_effect(self) -> set[str]:
+        """The settings that have no effect with this metric."""
+        return set() if self.metric == "low_rank" else {"metric_rank"}
+
+    @property
+    def chain_count(self) -> int:
+        """The number of chains, of settings in which it is decided."""
+        assert self.chains != "auto", "it is decided at the start of a run"
+        return self.chains
+
+    @property
+    def fewest_chains(self) -> int:
+        """The number of chains, or the smallest that may be chosen."""
+        return max(FEWEST_CHAINS_OF_AUTO, self.superchains or 1) if self.chains == "auto" else self.chains
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SamplerSettings:
+        if self.chains == "auto" and (self.until is None or not self.until.conditions):
+            raise ValueError(
+                f"chains: found 'auto', which needs a target accuracy; expected {_CHAINS}, or sampler.until with at "
+                f"least one of {', '.join(CONDITIONS)}"
+            )
+        self.refuse_without_effect(f"on metric {self.metric!r}")
+        if self.metric in ("dense", "low_rank") and self.warmup.pool != "all":
+            raise ValueError(
+                f"metric: found {self.metric!r} with warmup.pool {self.warmup.pool!r}; all chains share one matrix, "
+                "expected warmup.pool all, or metric diag"
+            )
+        return self
+
+    @field_validator("chains")
+    @classmethod
+    def _some(cls, chains: Any) -> Any:
+        if isinstance(chains, int) and not 1 <= chains <= MOST_NUMBERS:
+            raise ValueError(f"found {shown(chains)}; expected auto, or {_CHAINS}")
+        return chains
+
+    @field_validator("warmup", mode="before")
+    @classmethod
+    def _its_transitions(cls, warmup: Any) -> Any:
+        if isinstance(warmup, WarmupSettings | Mapping):
+            return warmup
+        if isinstance(warmup, bool) or not isinstance(warmup, int | str):
+            keys = ", ".join(fields_of(WarmupSettings))
+            raise ValueError(
+                f"found {shown(warmup)}; expected auto, a number of transitions, or a mapping with keys among {keys}"
+            )
+        return {"transitions": warmup}
+
+    @field_validator("init", mode="before")
+    @classmethod
+    def _its_method(cls, init: Any) -> Any:
+        if isinstance(init, InitSettings | Mapping):
+            return init
+        if not isinstance(init, str):
+            keys = ", ".join(InitSettings.model_fields)
+            raise ValueError(f"found {shown(init)}; expected a method, or a mapping with keys among {keys}")
+        return {"method": init}
+
+    @field_validator("superchains")
+    @classmethod
+    def _of_chains(cls, superchains: Any, info: ValidationInfo) -> Any:
+        chains = info.data.get("chains")
+        if superchains is not None and isinstance(chains, int) and superchains > chains:
+            raise ValueError(f"found {superchains}; expected at most the number of chains, {chains}")
+        return superchains
+
+
+_CHAINS = f"an integer of at least 1 and at most {MOST_NUMBERS:,}"
+
+
+class ClusterSettings(Settings):
+    """Machines on which chains run (docs/clusters.md). In place of the whole group, `local` or an address will do.
+
+    Further keys are keyword arguments of the class. `class` is a reserved word of Python: give a dict.
+    """
+
+    model_config = ConfigDict(populate_by_name=True, extra="allow")
+
+    address: str | None = Field(None, description="of a Dask scheduler that is running: tcp://HOST:PORT")
+    class_: str | None = Field(
+        None,
+        alias="class",
+        description="what starts the workers: local, for processes on this machine (with threads_per_worker and "
+        "memory_limit), or a class of dask_jobqueue, dask_kubernetes, dask_cloudprovider, dask_cuda or distributed, as "
+        "dask_jobqueue.SLURMCluster; all other keys are its keyword arguments",
+    )
+    jobs: int | None = Field(
+        None, ge=1, le=100_000, description="how many workers, or jobs of a batch system, are asked for"
+    )
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The class's keyword arguments."""
+        return dict(self.model_extra or {})
+
+    @field_validator("address")
+    @classmethod
+    def _an_address(cls, address: Any) -> Any:
+        if address is not None and not is_address(address):
+            raise ValueError(f"found {shown(address)}; expected tcp://HOST:PORT")
+        return address
+
+    @field_validator("class_")
+    @classmethod
+    def _a_class(cls, named: Any) -> Any:
+        parts = (named or "").split(".")
+        if named not in (None, LOCAL) and (len(parts) < 2 or not all(part.isidentifier() for part in parts)):
+            raise ValueError(f"found {shown(named)}; expected {LOCAL}, or package.Class")
+        if named not in (None, LOCAL) and parts[0] not in CLUSTER_PACKAGES:
+            raise ValueError(
+                f"found {shown(named)}; expected {LOCAL}, or a class of {', '.join(CLUSTER_PACKAGES)}: nothing else is "
+                "imported or called"
+            )
+        return named
+
+    @model_validator(mode="after")
+    def _fits(self) -> ClusterSettings:
+        if (self.address is None) == (self.class_ is None):
+            found = "neither address nor class" if self.address is None else "both address and class"
+            raise ValueError(f"found {found}; expected one of them")
+        further = (["jobs"] if self.jobs is not None else []) + list(self.keywords)
+        if self.address is not None and further:
+            raise ValueError(f"found {', '.join(further)} with an address, where workers are running; expected none")
+        if self.class_ == LOCAL:
+            unknown = [name for name in self.keywords if name not in LOCAL_KEYWORDS]
+            if unknown:
+                hint = nearest(unknown[0], LOCAL_KEYWORDS) or f"; expected jobs or one of {', '.join(LOCAL_KEYWORDS)}"
+                raise ValueError(f"{unknown[0]}: class {LOCAL} has no such keyword{hint}")
+            threads = self.keywords.get("threads_per_worker", 1)
+            if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
+                raise ValueError(
+                    f"threads_per_worker: found {shown(threads)}; expected an integer of at least 1 and at most 1,024"
+                )
+        return self
+
+
+LOCAL = "local"
+"""Workers on this machine."""
+
+LOCAL_KEYWORDS = ("threads_per_worker", "memory_limit")
+
+CLUSTER_PACKAGES = ("dask_jobqueue", "dask_kubernetes", "dask_cloudprovider", "dask_cuda", "distributed")
+"""Packages whose classes start workers. No other is imported: a config may come from a file of somebody else's."""
+
+
+def is_address(text: str) -> bool:
+    """Whether it is the address of a Dask scheduler."""
+    found = re.fullmatch(r"(?:tcp|tls)://(?:[^\s/:\[\]]+|\[[0-9A-Fa-f:.%]+\]):([0-9]{1,5})", text)
+    return found is not None and 1 <= int(found[1]) <= 65535
+
+
+class ExecutionSettings(Settings):
+    """How it is executed. None of these changes what is sampled, up to rounding."""
+
+    executor: Literal["virtual_machine", "stackless", "unbatched"] = Field(
+        "virtual_machine",
+        description="virtual_machine: chains at different places of the recursion share gradients; stackless: "
+        "calls and branches on the host; unbatched: plain Python, chain by chain, for debugging",
+    )
+    backend: Literal["auto", "jax", "tensorflow", "numpy"] = Field(
+        "auto",
+        description="array library that runs the program; auto takes that of the density, and for one that runs on "
+        "either JAX where it is installed",
+    )
+    mode: Literal["xla", "graph", "eager"] = Field(
+        "xla",
+        description="how it is run: compiled by XLA, as a graph of TensorFlow, or operation by operation",
+    )
+    schedule: Literal["auto", "earliest", "most_active", "sweep", "drain"] = Field(
+        "auto", description="order in which the virtual machine runs blocks; auto chooses by their cost"
+    )
+    chunk_lanes: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_NUMBERS,
+        description="chains that run together as one batch; null chooses a number that suits the processor",
+    )
+    shards: int | None = Field(
+        None, ge=1, le=1024, description="threads that take turns at the chunks; null takes one for each processor core"
+    )
+    max_stack_depth: int | None = Field(
+        None, ge=1, le=1000, description="frames of each variable's stack; null chooses a bound that suffices"
+    )
+    cache: str | None = Field(
+        "auto",
+        description="folder that keeps compiled programs for the next start; auto: the user's cache folder, null: none "
+        "is read or written",
+    )
+    cluster: ClusterSettings | None = Field(
+        None,
+        description="other processes or machines that run the chains: local, the address of a Dask scheduler "
+        "(tcp://HOST:PORT), or a mapping with what starts one; null: threads of this process",
+    )
+
+    def without_effect(self) -> set[str]:
+        """NumPy has no modes."""
+        return {"mode"} if self.backend == "numpy" else set()
+
+    @model_validator(mode="after")
+    def _modes(self) -> ExecutionSettings:
+        if self.backend == "numpy" and "mode" in self.model_fields_set:
+            raise ValueError(f"mode: found {self.mode!r}, which has no effect on backend numpy; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _on_cluster(self) -> ExecutionSettings:
+        if self.cluster is not None and self.executor != "virtual_machine":
+            raise ValueError(
+                f"cluster: found a cluster with executor {self.executor}; expected executor virtual_machine, or "
+                "cluster: null"
+            )
+        return self
+
+    @field_validator("cluster", mode="before")
+    @classmethod
+    def _its_place(cls, cluster: Any) -> Any:
+        if cluster is None or isinstance(cluster, ClusterSettings | Mapping):
+            return cluster
+        if cluster == LOCAL:
+            return {"class": LOCAL}
+        if isinstance(cluster, str) and is_address(cluster):
+            return {"address": cluster}
+        raise ValueError(
+            f"found {shown(cluster)}; expected null, {LOCAL}, tcp://HOST:PORT, or a mapping with the key class"
+        )
+
+    @field_validator("cache", mode="before")
+    @classmethod
+    def _a_folder(cls, cache: Any) -> Any:
+        problem = problem_with(cache) if isinstance(cache, str) else None
+        if problem or not (cache is None or isinstance(cache, str)):
+            raise ValueError(
+                f"found {shown(cache)}{problem or ''}; expected auto, the path of a folder, or null to keep none"
+            )
+        return cache
+
+
+def split_settings(values: Mapping[str, Any]) -> tuple[SamplerSettings, ExecutionSettings]:
+    """Sort keyword arguments into the two groups and check them.
+
+    Raises SettingsError, with one line for each mistake: unknown names with the nearest valid one, wrong types, bad
+    values.
+    """
+    # NumPy's scalars are as good as Python's here, though a strict schema would refuse them.
+    values = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+    sampler_names, execution_names = set(SamplerSettings.model_fields), set(ExecutionSettings.model_fields)
+    valid = [*SamplerSettings.model_fields, *ExecutionSettings.model_fields]
+    problems = [
+        f"{name}: {SamplerSettings.replaced[name]}"
+        if name in SamplerSettings.replaced
+        else f"{name}: unknown setting{nearest(name, valid) or '; expected one of ' + ', '.join(valid)}"
+        for name in values
+        if name not in sampler_names | execution_names
+    ]
+    sampler = execution = None
+    try:
+        sampler = SamplerSettings.model_validate({k: v for k, v in values.items() if k in sampler_names})
+    except ValidationError as error:
+        problems += explain(error, SamplerSettings)
+    try:
+        execution = ExecutionSettings.model_validate({k: v for k, v in values.items() if k in execution_names})
+    except ValidationError as error:
+        problems += explain(error, ExecutionSettings)
+    if problems or sampler is None or execution is None:
+        raise SettingsError("\n".join(problems))
+    return sampler, execution

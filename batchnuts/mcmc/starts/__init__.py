@@ -1,0 +1,1 @@
+"""Where chains start, and what a run takes from an earlier one."""

@@ -1,0 +1,1 @@
+"""When sampling ends by itself (decision 41)."""

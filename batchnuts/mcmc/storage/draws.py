@@ -1,0 +1,263 @@
+"""The results of a run: `Progress` while it runs, `Draws` when it ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.settings.until import Condition
+from batchnuts.mcmc.storage.history import History
+from batchnuts.settings.schema import in_words
+
+RunPhase = Literal["compile", "warmup", "sampling"]
+"""Those of a run, in their order; each has its time in the file."""
+
+Phase = Literal["start", RunPhase, "saving", "diagnostics"]
+"""Those of the command line, in their order: `start` imports libraries and builds the model."""
+
+RUN_PHASES: tuple[RunPhase, ...] = get_args(RunPhase)
+
+STATISTICS = (
+    "lp",
+    "acceptance_rate",
+    "step_size",
+    "tree_depth",
+    "n_steps",
+    "diverging",
+    "energy",
+    "energy_error",
+    "max_energy_error",
+    "index_in_trajectory",
+    "reached_max_treedepth",
+)
+"""Keys of `Draws.stats`: the names of ArviZ's schema for sample statistics."""
+
+
+def statistics(records: Mapping[str, Any], max_tree_depth: int) -> dict[str, NDArray[Any]]:
+    """The STATISTICS [chains, draws], from the fields of records of draws; max_tree_depth: the limit of these."""
+    stats = {name: array for name, array in records.items() if name in STATISTICS}
+    stats["reached_max_treedepth"] = (stats["tree_depth"] >= max_tree_depth) & ~stats["diverging"]
+    return stats
+
+
+def draw_bytes(dimension: int, dtype: str, divergences: bool = False) -> int:
+    """Bytes of one draw of one chain with its statistics: six in the model's dtype, three int32, two bool.
+
+    divergences: whether the end of each trajectory is recorded too.
+    """
+    positions = 2 * dimension if divergences else dimension
+    return (positions + 6) * np.dtype(dtype).itemsize + 14
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far one phase of a run has come.
+
+    `done` of `total` transitions over all chains together, `total` 0 where it is not known, and with `sampler.until`
+    the maximum; `elapsed` seconds, `useful_gradients` and `divergences` since this phase began; `utilization` is the
+    useful share (0 to 1) of the gradient lanes executed in this phase so far. Phases without transitions have done 0 or
+    1 of 1, or a percentage of 100.
+    """
+
+    phase: Phase
+    done: int
+    total: int
+    elapsed: float
+    useful_gradients: int = 0
+    utilization: float = 0.0
+    divergences: int = 0
+    chains: int = 0
+    slowest: int = 0
+    """Transitions that every chain has made in this phase."""
+    median: int = 0
+    """Transitions that at least half of the chains have made in this phase."""
+    window: tuple[int, int] | None = None
+    """The window of warmup that is under way: the numbers of its first and last transition, from 1."""
+    remaining: float | None = None
+    """An estimate of the seconds until this phase ends; None where nothing is known."""
+    missing: tuple[str, ...] = ()
+    """Why the phase goes on, in words: of a warmup that ends by itself what its windows did not agree about, of
+    sampling which condition of `sampler.until` did not hold, when it was looked at last."""
+    until: tuple[Condition, ...] = ()
+    """What `sampler.until` asks for, and what was found of it last."""
+
+    @property
+    def each(self) -> int:
+        """Transitions that each chain makes in this phase; 0 where that is not known."""
+        return self.total // self.chains if self.chains else 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for programs, as in the lines of `python -m batchnuts.sample --json`.
+
+        Of strings, numbers, booleans, None (not known), lists and dicts; docs/progress.md says what each key means.
+        """
+
+        def per_second(count: int) -> float | None:
+            return float(f"{count / self.elapsed:.4g}") if self.elapsed > 0 else None
+
+        return {
+            "phase": self.phase,
+            "done": self.done,
+            "total": self.total or None,
+            "chains": self.chains or None,
+            "each": self.each or None,
+            "slowest": self.slowest,
+            "median": self.median,
+            "window": list(self.window) if self.window else None,
+            "seconds": round(self.elapsed, 3),
+            "draws_per_second": per_second(self.done) if self.chains else None,
+            "gradients": self.useful_gradients,
+            "gradients_per_second": per_second(self.useful_gradients) if self.chains else None,
+            "utilization": round(self.utilization, 4) if self.useful_gradients else None,
+            "divergences": self.divergences,
+            "eta_seconds": None if self.remaining is None else round(self.remaining, 3),
+            "missing": list(self.missing),
+            "until": {
+                one.name: {
+                    "found": one.found if math.isfinite(one.found) else None,
+                    "wanted": one.wanted,
+                    "met": one.met,
+                }
+                for one in self.until
+            },
+        }
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """How chains were executed: `chunks` of `chunk_lanes` each, on `shards` threads, by a schedule's policy if any."""
+
+    chunk_lanes: int
+    schedule: str | None = None
+    chunks: int = 1
+    shards: int = 1
+
+    def __str__(self) -> str:
+        """The text in a run's summary."""
+        lanes = in_words(self.chunk_lanes, "chain")
+        many = f"{self.chunks} chunks of {lanes} on {in_words(self.shards, 'thread')}"
+        parts = [many if self.chunks > 1 else f"one chunk of {lanes}"]
+        return ", ".join(parts + ([f"schedule {self.schedule}"] if self.schedule else []))
+
+
+@dataclass(frozen=True, eq=False)
+class WindowTuning:
+    """What a window of warmup came to, which the next one started with, or the draws."""
+
+    transitions: int
+    """That each chain had made by then."""
+    step_size: NDArray[np.float64]
+    """[3]: the lowest, the median and the highest of all chains, which are one where step sizes are pooled."""
+    variance: NDArray[np.float64]
+    """[dimension]: of coordinates under the metric; the geometric mean where chains have their own."""
+
+
+@dataclass(frozen=True)
+class WarmupReport:
+    """How warmup went.
+
+    `transitions` that each chain made (where windows may leave slow chains behind, most of them); why it ended there;
+    `agreed`, for a warmup that ends by itself, whether it had settled (None: its length was given); `outliers`, the
+    chains that were far from all others at its end and left out when step size and metric were pooled; `windows`, one
+    after the other (none where the run ended in warmup); `restarted`, the chains that started again near others;
+    `late`, those that had not arrived where the others are when it ended; `not_numbers`, of the starts that were
+    proposed first, those at which the log-density is not a number.
+    """
+
+    transitions: int
+    reason: str
+    agreed: bool | None = None
+    outliers: tuple[int, ...] = ()
+    windows: tuple[WindowTuning, ...] = field(default=(), compare=False)
+    restarted: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
+    not_numbers: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """All that a run recorded, as NumPy arrays.
+
+    `position` [chains, draws, dimension]; `stats` one array [chains, draws] for each name in STATISTICS (`diverging`
+    and `reached_max_treedepth` are bool); `done` int [chains]: how many of each chain's draws are valid, always `draws`
+    (with `settings.until` the same for all, up to `draws`) unless `interrupted` (entries past it are undefined);
+    `metric` the parameters of the metric used for the draws; `warmup` how the warmup before them went; `timings`
+    seconds of the phases `compile`, `warmup`, `sampling`;
+    `useful_gradients` and `utilization` of the whole run after compilation; `arrangement` how chains were executed,
+    None if the run ended before that; `begun` bool [chains]: which had started (None: all). Where
+    asked for: `last_position` [chains, draws, dimension], the last state made in each draw's trajectory, and `start`
+    [chains, dimension], where the first one began.
+    """
+
+    position: NDArray[Any]
+    stats: Mapping[str, NDArray[Any]]
+    done: NDArray[Any]
+    interrupted: bool
+    metric: MetricParameters
+    warmup: WarmupReport
+    timings: Mapping[str, float]
+    useful_gradients: int
+    utilization: float
+    settings: SamplerSettings
+    execution: ExecutionSettings
+    engine: str = ""
+    """Why `execution.backend` was taken; see `Engine.reason`."""
+    chains_reason: str = ""
+    """Why there are so many chains, where `sampler.chains` is auto; `settings` have the number."""
+    arrangement: Arrangement | None = None
+    begun: NDArray[Any] | None = None
+    ended: str = ""
+    """Why sampling ended, where `settings.until` is set and the run was not interrupted."""
+    last_position: NDArray[Any] | None = None
+    start: NDArray[Any] | None = None
+    first: int = 0
+    """The number of the first of these draws: those before are in the file of a run that is made longer."""
+    step_size: NDArray[Any] | None = None
+    """[chains], float64: as it was tuned, of which `stats` have what it is in the model's dtype."""
+    last_gradient: NDArray[Any] | None = None
+    """[chains, dimension]: of the log-density at the last draw; None where it is not known."""
+    history: History | None = None
+    """What the run had done at which time."""
+
+    @property
+    def chains(self) -> NDArray[Any]:
+        """[chains that had begun]: their numbers. A run that ends early may not have started all chunks."""
+        return np.arange(len(self.done)) if self.begun is None else np.flatnonzero(self.begun)
+
+    @property
+    def complete(self) -> int:
+        """Number of draws that each of `chains` has."""
+        return int(self.done[self.chains].min()) if len(self.chains) else 0
+
+    def rectangle(self, array: NDArray[Any]) -> NDArray[Any]:
+        """What each of `chains` has of an array [chains, draws, ...]: [chains that had begun, complete, ...]."""
+        whole = len(self.chains) == len(array)
+        return array[:, : self.complete] if whole else array[self.chains, : self.complete]
+
+    def what_there_is(self, kept: bool = True) -> str:
+        """The draws of a run that ended early, in words, by group of the output. kept: False: there is a summary."""
+        chains, asked = len(self.chains), len(self.done)
+        if not kept:
+            if not self.complete:
+                return "not every chain has a draw yet, so there is no summary"
+            made = f"the first {self.complete} of {self.settings.draws} draws"
+            return f"a summary of {made} of each of {in_words(chains, 'chain')}"
+        further = int(self.done.sum()) - self.complete * chains
+        if not self.complete:
+            some = int((self.done > 0).sum())
+            return (
+                f"not every chain has a draw yet: the {further} draws of {some} of {asked} chains are in the group "
+                "'unfinished'"
+            )
+        whose = in_words(chains, "chain")
+        if chains < asked:
+            whose = f"{whose} (the other {asked - chains} had not begun)"
+        rest = f"; the faster chains' further draws ({further} in all) are in the group 'unfinished'" if further else ""
+        return f"{self.complete} of {self.settings.draws} draws of each of {whose}{rest}"
