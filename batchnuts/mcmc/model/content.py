@@ -20,7 +20,7 @@ FUNCTION_OF_GROUP = {"log_likelihood": "log_likelihood", "posterior_predictive":
 """Groups that may be left out, and the functions of a model that give them; `prior_predictive` takes two of these."""
 
 AXES_OF_DIVERGENCES = frozenset({"divergence", "point"})
-"""Axes of the group `divergences`, the ends of trajectories that diverged (output.py)."""
+"""Axes of the group `divergences`, the ends of trajectories that diverged (datasets.py)."""
 
 
 @dataclass(frozen=True)
