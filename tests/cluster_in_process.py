@@ -22,6 +22,7 @@ from mcmc_models import gaussian
 
 from batchnuts.cluster import connect, segment, session
 from batchnuts.cluster.errors import ClusterError
+from batchnuts.cluster.execution import execution_of
 from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import split_settings
@@ -163,7 +164,7 @@ IN_PROCESS = {"cluster": "tcp://s:1"}
 
 
 def run(progress: Callable[[Progress], None] | None = None, *, how: Any = None, **settings: Any) -> Draws:
-    return run_chains(MODEL, *split_settings(SETTINGS | settings), progress, **(how or {}))
+    return run_chains(MODEL, *split_settings(SETTINGS | settings), progress, where=execution_of, **(how or {}))
 
 
 @functools.cache

@@ -229,7 +229,7 @@ def main() -> None:
     scale = 0.1 if arguments.quick else 1.0
     start = time.perf_counter()
     head = ("coefficients", "number", "R-hat", "stuck", "late", "lasting", "any")
-    print(table(head, heavy_tails(int(np.ceil(scale * 60)))))
+    print(table(head, heavy_tails(int(np.ceil(scale * 20)))))
     print()
     if arguments.tails:
         return
