@@ -7,9 +7,11 @@ from mutants import killed_by, rewrite
 
 from batchnuts.autobatch.backends.tensorflow.packing import PackedFunction
 from batchnuts.autobatch.language.libraries import tensorflow_graphs, tensorflow_identity
+from batchnuts.autobatch.language.libraries.jax import JaxLibrary
 from batchnuts.files import saving
 from batchnuts.mcmc.diagnostics import kept_diagnostics
 from batchnuts.mcmc.execution.chunk import Kept
+from batchnuts.mcmc.model import quantities
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.output import datasets as output
 from batchnuts.mcmc.statistics.chain_means import ChainMeans
@@ -295,3 +297,21 @@ def functions_by_name(patch: pytest.MonkeyPatch) -> None:
 def before_it_has_run(patch: pytest.MonkeyPatch) -> None:
     """a machine is kept when it is traced"""
     rewrite(patch, PackedFunction._make, "program.once_run = lambda: ", "_ = ")
+
+
+# ---- what is computed from draws, by programs on disk ---------------------------------------------------------------
+
+
+QUANTITIES = "mcmc/test_cached_quantities.py"
+
+
+@killed_by("storage identity", f"{QUANTITIES}::test_what_is_kept_of_other_functions_is_not_used[number]")
+def of_any_functions(patch: pytest.MonkeyPatch) -> None:
+    """programs of other functions are taken"""
+    rewrite(patch, JaxLibrary.traced, "identity_of_jaxpr(closed, found)", '"0" * 64')
+
+
+@killed_by("storage identity", f"{QUANTITIES}::test_a_change_after_the_check_is_seen[array]")
+def as_they_were_checked(patch: pytest.MonkeyPatch) -> None:
+    """functions that have changed since the check are not traced again"""
+    rewrite(patch, quantities._found_or_traced, "found.reached == _reached_by(model)", "True")

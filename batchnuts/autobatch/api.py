@@ -229,6 +229,7 @@ class BatchedFunction(LaneFunction):
             max_stack_depth=options.max_stack_depth,
             tally=tally,
             observe=None if notes is None else notes.observe,
+            identity=self.identity,
         )
         if notes is not None:
             add_to_collecting(notes.profile(self.__name__, target, inputs.lanes))  # type: ignore[attr-defined]

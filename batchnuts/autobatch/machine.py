@@ -35,7 +35,7 @@ from batchnuts.autobatch.backends.backend import Identity, State
 from batchnuts.autobatch.backends.registry import BACKENDS, get_backend, has_jax, is_compiled_whole
 from batchnuts.autobatch.ir.program import STORED, WriteRowOp
 from batchnuts.autobatch.language.arrays import library_of, tensor_library, tensor_library_of
-from batchnuts.autobatch.language.libraries.library import TensorLibrary
+from batchnuts.autobatch.language.libraries.library import TensorLibrary, Traced
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.runtime.block_costs import Costs, costs_of_program
 from batchnuts.autobatch.runtime.stackless import Tally
@@ -51,6 +51,7 @@ __all__ = [
     "State",
     "Tally",
     "TensorLibrary",
+    "Traced",
     "has_jax",
     "is_compiled_whole",
     "library_of",

@@ -86,9 +86,10 @@ def sources(folder: str, since: float) -> str | None:
 
     since: when it began to read them, as `time.time()`. None if a file has changed since then, or if there are none.
     """
-    files = sorted(Path(folder).rglob("*.py"))
+    there = os.walk(folder)  # pathlib takes four times as long
+    files = sorted(os.path.join(place, name) for place, _, names in there for name in names if name.endswith(".py"))
     for path in files:
-        status = path.stat()
+        status = os.stat(path)
         if max(status.st_mtime, status.st_ctime) >= since:
             return None
     return _contents(folder, tuple(files)) if files else None
@@ -105,5 +106,5 @@ def is_release(version: str, file: str | None) -> bool:
 
 
 @functools.cache
-def _contents(folder: str, files: tuple[Path, ...]) -> str:
-    return digest_of(*(part for path in files for part in (str(path.relative_to(folder)), path.read_bytes())))
+def _contents(folder: str, files: tuple[str, ...]) -> str:
+    return digest_of(*(part for path in files for part in (os.path.relpath(path, folder), Path(path).read_bytes())))

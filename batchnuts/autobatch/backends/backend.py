@@ -95,6 +95,25 @@ class MachineFunction:
         return self.advance(state, *scalars)
 
 
+@dataclass(frozen=True)
+class PartFunction:
+    """Ops between two calls as a function of a mask and arrays by name, and what is known of it without a trace."""
+
+    run: Callable[[Array, dict[str, Array]], tuple[dict[str, Array], Array | None]]
+    gives: tuple[str, ...]
+    """The names of the arrays that it gives."""
+    may_fail: bool
+    """Whether it gives an array of faults, too."""
+    text: Callable[[], str]
+    """A text of the program, and which of its parts this is."""
+    lanes: int
+    identity: Identity
+
+    def __call__(self, mask: Array, given: dict[str, Array]) -> tuple[dict[str, Array], Array | None]:
+        """What the ops compute."""
+        return self.run(mask, given)
+
+
 MODES = ("xla", "graph", "eager")
 """Of TensorFlow; JAX has the first and the last, and NumPy none."""
 
@@ -258,7 +277,7 @@ class Backend(Evaluator, Protocol):
         """
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function of States and scalars as the mode runs it."""
+        """The function of States and scalars as the mode runs it; it may be a PartFunction."""
 
     def compile_machine(self, function: MachineFunction, plain: bool) -> CompiledMachine:
         """The same for a whole machine; small arrays of its result may be on the host.

@@ -16,6 +16,7 @@ TensorFlow in mode xla this is the hybrid of [R].
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
@@ -23,8 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.backends.backend import Array, Backend, State
+from batchnuts.autobatch.backends.backend import Array, Backend, Identity, PartFunction, State
 from batchnuts.autobatch.ir.dataflow import function_liveness, live_after_ops
+from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import (
     AssertOp,
     Block,
@@ -130,12 +132,14 @@ def run_checked(
     max_stack_depth: int | None = None,
     tally: Tally | None = None,
     observe: Observer | None = None,
+    identity: Identity | None = None,
 ) -> tuple[np.ndarray, ...]:
     """As `execute`, of a program that was checked when it was compiled.
 
     block_code_cache: a dictionary kept between runs of a program, so that blocks are made ready once and compiled
         once for a number of lanes; None for none. max_stack_depth: how deep calls may nest (None: 65,536).
     tally: counts of block executions are added to it. observe: called with each block that runs.
+    identity: what the program depends on beside its text and its inputs' types, if that is known.
     Raises StackOverflowError when calls nest deeper, LaneAssertionError for an assertion that does not
     hold, BatchnutsError for a write outside its buffer; each for the first lane on which it happens.
     """
@@ -144,6 +148,7 @@ def run_checked(
     run = _Run(program, backend, {} if block_code_cache is None else block_code_cache, lanes)
     run.tally = {} if tally is None else tally
     run.observe = observe
+    run.identity = identity
     outputs = run.to_end(named, max_stack_depth or faults.LARGEST_STACK_DEPTH)
     if run.stopped.any():
         raise run.fault_of[int(np.flatnonzero(run.stopped)[0])].error(run.stopped, max_stack_depth)
@@ -183,6 +188,7 @@ class _Run:
         self.lanes = lanes
         self.tally: Tally = {}
         self.observe: Observer | None = None
+        self.identity: Identity | None = None
         self.stopped = np.zeros(lanes, bool)
         """Lanes with a fault; they do not run any more."""
         self.fault_of: dict[int, Fault] = {}
@@ -306,7 +312,7 @@ class _Run:
 
         def close() -> None:
             if ops:
-                parts.append(self.part(tuple(ops), needed, crossing))
+                parts.append(self.part(tuple(ops), needed, crossing, f"{block.label} {len(parts)}"))
                 ops.clear()
 
         for op, live_after in zip(block.ops, live_after_ops(block.ops, at_end)):
@@ -319,8 +325,11 @@ class _Run:
         close()
         return BlockCode(block, self.backend, tuple(parts))
 
-    def part(self, ops: tuple[Op, ...], needed: frozenset[str], crossing: frozenset[str]) -> Part:
-        """Ops as one function; `needed` has values afterwards, `crossing` keeps those of lanes outside the mask."""
+    def part(self, ops: tuple[Op, ...], needed: frozenset[str], crossing: frozenset[str], name: str) -> Part:
+        """Ops as one function; `needed` has values afterwards, `crossing` keeps those of lanes outside the mask.
+
+        name: says which part of the program it is.
+        """
         backend, types = self.backend, self.program.var_defs
         steps = plan_ops(ops, needed, types, backend)
         written: dict[str, None] = {}
@@ -355,7 +364,16 @@ class _Run:
             results = {v: values.for_all_lanes(v) for v in vars_out}
             return results, state["fault"] if possible else None
 
-        return Part(vars_in, shared, possible, backend.compile(run))
+        if self.identity is None:
+            return Part(vars_in, shared, possible, backend.compile(run))
+        program = self.program  # alone: a run has its arrays
+        text = functools.partial(_text_of_part, program, name)
+        known = PartFunction(run, vars_out, bool(possible), text, self.lanes, self.identity)
+        return Part(vars_in, shared, possible, backend.compile(known))
+
+
+def _text_of_part(program: Program, name: str) -> str:
+    return f"{show_program(program)}\n{name}"
 
 
 def _fault_of(step: Step) -> Fault | None:

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchedFunction, CompileError, batch
-from batchnuts.mcmc.execution.fingerprint import Fingerprint, fingerprint
 from batchnuts.mcmc.execution.in_parts import in_parts, width_for
 from batchnuts.mcmc.model.check_model import decomposition_help, density_failure, first_line, is_decomposition, place_of
+from batchnuts.mcmc.model.fingerprint import Fingerprint, fingerprint
 from batchnuts.mcmc.model.library_choice import default_engine
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from batchnuts.files.sealed_file import digest
-from batchnuts.mcmc.execution.fingerprint import fingerprint
+from batchnuts.mcmc.model.fingerprint import fingerprint
 from batchnuts.mcmc.model.model import DATA_GROUPS, Model
 from batchnuts.mcmc.model.variables import variables_in_words
 

@@ -28,12 +28,12 @@ from batchnuts.disk_cache.folder import AUTO, VARIABLE, current, entries_of
 from batchnuts.disk_cache.identity import digest_of
 from batchnuts.mcmc.execution.density_identity import density_identity
 from batchnuts.mcmc.execution.evaluation import Checked, make_evaluate, reached_by
-from batchnuts.mcmc.execution.fingerprint import Fingerprint
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 from batchnuts.mcmc.kernel.metric import Metric, make_metric
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
 from batchnuts.mcmc.kernel.step_size import make_first_step_size
+from batchnuts.mcmc.model.fingerprint import Fingerprint
 from batchnuts.mcmc.model.library_choice import Engine
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings

@@ -175,8 +175,8 @@ class Model:
             check_axes(owner, self.variables, self.dims, self.coords)
 
     def __getstate__(self) -> dict[str, Any]:
-        # compiled programs (mcmc/execution/program_cache.py) are not part of a model: a copy has none
-        return {name: value for name, value in self.__dict__.items() if name != "_programs"}
+        # compiled programs (mcmc/execution/program_cache.py) and traces (quantities.py) are not part of a model
+        return {name: value for name, value in self.__dict__.items() if name not in ("_programs", "_traced")}
 
     @classmethod
     def from_function(

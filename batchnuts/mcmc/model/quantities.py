@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchedFunction, batch, ops, primitive, random
-from batchnuts.autobatch.machine import TensorLibrary, tensor_library_of
-from batchnuts.disk_cache.folder import keeping
+from batchnuts.autobatch.machine import Identity, TensorLibrary, Traced, tensor_library_of
+from batchnuts.disk_cache.folder import current, keeping
 from batchnuts.mcmc.model.check_model import place_of, user_functions
 from batchnuts.mcmc.model.failures import ends_nothing, failed_with
+from batchnuts.mcmc.model.fingerprint import Fingerprint, fingerprint
 from batchnuts.mcmc.model.library_choice import LIBRARIES, Engine, default_engine
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.model.variables import check_group, refuse_unknown_names
@@ -48,6 +50,20 @@ _STREAMS = {"posterior": 1, "prior": 2, "prior_predictive": 3}
 Arrays = dict[str, NDArray[Any]]
 """By name, [n, ...] for n draws."""
 
+Types = tuple[tuple[tuple[int, ...], str], ...]
+"""The shapes and dtypes of a function's arguments, of one draw."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What a check has found of a model's functions, for the run that it begins."""
+
+    backend: str
+    reached: Fingerprint
+    """What the functions found around them after they were traced; empty where no trace is used again."""
+    traced: dict[tuple[str, Types], Traced]
+    """By the name of the function that is made of them."""
+
 
 def has_quantities(model: Model) -> bool:
     """Whether a model has any such function."""
@@ -60,10 +76,14 @@ def check_quantities(model: Model, engine: Engine, position: NDArray[Any], *, wh
     position [dimension]: a start. whole: whether the model has all of its functions, of whose results `dims` and
     `coords` may be. Raises ModelError for a function that fails, and for a result or names that do not fit.
     """
-    of_draws = _shapes(model, engine, _of_draw(model), position, random.key(0)) if has_quantities(model) else {}
+    traced: dict[tuple[str, Types], Traced] = {}
+    of_draws: dict[str, Any] = {}
+    if has_quantities(model):
+        found = _traced(model, engine, "of_draw", position, random.key(0))
+        traced["of_draw", _types(position, random.key(0))], of_draws = found, found.shapes
     axes = model.axes()
-    for role, found in of_draws.items():
-        arrays = {name: (model.dims_of(name, shape), shape) for name, shape in found.items()}
+    for role, shapes in of_draws.items():
+        arrays = {name: (model.dims_of(name, shape), shape) for name, shape in shapes.items()}
         axes |= {name: dims for name, (dims, _) in arrays.items()}
         if role == "generated" and model.reports_variables:  # they are saved together
             arrays |= {variable.name: (variable.axis_names, variable.shape) for variable in model.variables}
@@ -83,18 +103,21 @@ def check_quantities(model: Model, engine: Engine, position: NDArray[Any], *, wh
             f"{nearest(name, generated)}"
         )
     if model.prior is not None:
-        found = _shapes(model, engine, _of_prior(model), random.key(0))
+        found = traced["of_prior", _types(random.key(0))] = _traced(model, engine, "of_prior", random.key(0))
         expected = {variable.name: variable.shape for variable in model.variables}
-        if found != expected:
+        if found.shapes != expected:
             raise ModelError(
-                f"Model {model.name!r}: its function prior gives arrays of shapes {found}; expected {expected}."
+                f"Model {model.name!r}: its function prior gives arrays of shapes {found.shapes}; expected {expected}."
             )
+    known = any(found.identity is not None for found in traced.values())
+    model.__dict__["_traced"] = _Found(engine.backend, _reached_by(model) if known else {}, traced)
 
 
 def generated_shapes(model: Model, engine: Engine) -> dict[str, tuple[int, ...]]:
     """The shape of each quantity that a model generates from one draw. Raises ModelError for a function that fails."""
     position = np.zeros(model.dimension, model.dtype)
-    found: dict[str, tuple[int, ...]] = _shapes(model, engine, _of_draw(model), position, random.key(0))["generated"]
+    traced = _found_or_traced(model, engine, "of_draw", position, random.key(0))
+    found: dict[str, tuple[int, ...]] = traced.shapes["generated"]
     return found
 
 
@@ -127,11 +150,23 @@ Between = Callable[[float], None]
 class Quantities:
     """A model's functions, compiled for many draws at once.
 
-    What is made of a draw depends on its row, on the numbers of its chain and draw, and on the seed only.
+    What is made of a draw depends on its row, on the numbers of its chain and draw, and on the seed only. A program is
+    made of one trace of the functions, and found on disk by what was traced (decision 59).
+
+    checked: whether traces of the last check of the model serve, if nothing has changed that can be seen.
     """
 
-    def __init__(self, model: Model, execution: ExecutionSettings, seed: int, between: Between | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        execution: ExecutionSettings,
+        seed: int,
+        between: Between | None = None,
+        *,
+        checked: bool = True,
+    ) -> None:
         self._model = model
+        self._checked = checked
         self._between = between
         if execution.backend in LIBRARIES:
             self._engine = Engine(execution.backend, "")
@@ -142,19 +177,7 @@ class Quantities:
             execution = execution.model_copy(update={"mode": "graph"})
         self._execution = execution
         self._seed = seed
-        of_draw, of_prior = (primitive(make(model), costly=True) for make in (_of_draw, _of_prior))
-
-        @batch
-        def draw(position: Any, key: Any) -> Any:
-            result = of_draw(position, key)
-            return result
-
-        @batch
-        def prior(key: Any) -> Any:
-            result = of_prior(key)
-            return result
-
-        self._draw, self._prior = draw, prior
+        self._programs: dict[tuple[str, Types], tuple[BatchedFunction, Traced]] = {}
         self._width = 0
         """Draws at once; 0: not known yet."""
 
@@ -183,7 +206,7 @@ class Quantities:
         kept, made, without = 0, 0, ""
         while kept < count and made < _MOST_OF_PRIOR * count:
             keys = random.lane_keys(self._stream("prior"), count - kept, first=made)
-            drawn: Arrays = self._run(self._prior, [keys], ROWS)
+            drawn: Arrays = self._run("of_prior", [keys], ROWS)
             finite = {name: np.isfinite(x).reshape(len(keys), -1).all(1) for name, x in drawn.items()}
             without = without or next((name for name, good in finite.items() if not good.all()), "")
             good = np.all(list(finite.values()), axis=0)
@@ -207,14 +230,30 @@ class Quantities:
 
     def _of_draws(self, rows: NDArray[Any], keys: NDArray[np.uint32]) -> dict[str, Arrays]:
         if not self._width:
-            shapes = _shapes(self._model, self._engine, _of_draw(self._model), rows[0], keys[0])
-            numbers = sum(math.prod(shape) for found in shapes.values() for shape in found.values())
+            _, traced = self._program("of_draw", [rows, keys])
+            numbers = sum(math.prod(shape) for found in traced.shapes.values() for shape in found.values())
             self._width = max(1, min(ROWS, MOST_NUMBERS // max(1, numbers)))
-        found: dict[str, Arrays] = self._run(self._draw, [rows, keys], self._width)
+        found: dict[str, Arrays] = self._run("of_draw", [rows, keys], self._width)
         return found
 
-    def _run(self, program: BatchedFunction, inputs: list[NDArray[Any]], width: int) -> Any:
+    def _program(self, name: str, inputs: list[NDArray[Any]]) -> tuple[BatchedFunction, Traced]:
+        """One of _FUNCTIONS over draws, for such inputs [n, ...], and its trace."""
+        first = [array[0] for array in inputs]
+        place = name, _types(*first)
+        if place not in self._programs:
+            with keeping(self._execution.cache):
+                find = _found_or_traced if self._checked else _traced
+                traced = find(self._model, self._engine, name, *first)
+            function = _over_draws(_FUNCTIONS[name](self._model) if traced.again is None else traced.again, len(first))
+            if (identity := traced.identity) is not None and self._execution.mode == "xla":
+                key_of = self._engine.library.key_by_identity
+                function.identity = Identity(lambda lanes: identity, key_of, by_lanes=False)
+            self._programs[place] = function, traced
+        return self._programs[place]
+
+    def _run(self, name: str, inputs: list[NDArray[Any]], width: int) -> Any:
         """In parts of `width` rows each, the last one padded: one compiled program serves all."""
+        program, _ = self._program(name, inputs)
         count, execution = len(inputs[0]), self._execution
         whole: Any = None
         for start in range(0, count, width):
@@ -240,6 +279,26 @@ class Quantities:
         """A seed for some random numbers."""
         low, high = random.fold_in(random.key(self._seed), _STREAMS[name])
         return int(low) | int(high) << 32
+
+
+def _over_draws(function: Callable[..., Any], arguments: int) -> BatchedFunction:
+    """A function of one draw's arrays as a batched one."""
+
+    @primitive(costly=True)
+    def of_one(*arrays: Any) -> Any:
+        return function(*arrays)
+
+    @batch
+    def draw(position: Any, key: Any) -> Any:
+        result = of_one(position, key)
+        return result
+
+    @batch
+    def prior(key: Any) -> Any:
+        result = of_one(key)
+        return result
+
+    return draw if arguments == 2 else prior
 
 
 def _room_for(part: Any, count: int) -> Any:
@@ -292,6 +351,10 @@ def _of_prior(model: Model) -> Callable[..., Any]:
     return of_prior
 
 
+_FUNCTIONS: dict[str, Callable[[Model], Callable[..., Any]]] = {"of_draw": _of_draw, "of_prior": _of_prior}
+"""What is compiled of a model, by name."""
+
+
 def _as_seed(key: Any, library: TensorLibrary | None) -> Any:
     """A key as the library's own functions take it: TensorFlow's `stateless` ones want signed integers."""
     return ops.bitcast(key, "int32") if library is not None and library.name == "TensorFlow" else key
@@ -341,13 +404,36 @@ def _by_name(model: Model, role: str, result: Any, library: TensorLibrary | None
     return {name: v if tensor_library_of(v) is own else own.tensor(np.asarray(v)) for name, v in named.items()}
 
 
-def _shapes(model: Model, engine: Engine, function: Callable[..., Any], *inputs: NDArray[Any]) -> Any:
-    """The structure of a function's result, with the shapes of its arrays."""
+def _traced(model: Model, engine: Engine, name: str, *inputs: NDArray[Any]) -> Traced:
+    """One of _FUNCTIONS, traced now; where nothing is kept on disk, its shapes alone."""
     library = engine.library
+    function, tensors = library.untransformed(_FUNCTIONS[name](model)), map(library.tensor, inputs)
     try:
-        return library.result_shapes(library.untransformed(function), *map(library.tensor, inputs))
+        if current() is None:
+            return Traced(library.result_shapes(function, *tensors))
+        return library.traced(function, *tensors)
     except Exception as error:
         raise _failed(model, error) from error
+
+
+def _found_or_traced(model: Model, engine: Engine, name: str, *inputs: NDArray[Any]) -> Traced:
+    """The same, from the last check of the model if what its functions reach is as it was."""
+    found: _Found | None = model.__dict__.get("_traced")
+    if found is not None and found.backend == engine.backend:
+        traced = found.traced.get((name, _types(*inputs)))
+        if traced is not None and (traced.again is None or found.reached == _reached_by(model)):
+            return traced
+    return _traced(model, engine, name, *inputs)
+
+
+def _reached_by(model: Model) -> Fingerprint:
+    """What the functions find around them now, and what values of variables are made by."""
+    supports = [getattr(variable.support, "__dict__", None) for variable in model.variables]
+    return fingerprint(*(getattr(model, role) for role in (*OF_DRAWS, "prior")), supports)
+
+
+def _types(*arrays: NDArray[Any]) -> Types:
+    return tuple((array.shape, array.dtype.str) for array in arrays)
 
 
 def _failed(model: Model, error: BaseException) -> ModelError:

@@ -163,7 +163,7 @@ def _of_prior(model: Model, sampler: SamplerSettings, execution: ExecutionSettin
         raise SettingsError(f"sampler.init: found prior, but the model {model.name!r} has no function `prior`.")
 
     def proposed(attempt: int) -> NDArray[Any]:
-        values, _ = Quantities(model, execution, sampler.seed + attempt).of_prior(count)
+        values, _ = Quantities(model, execution, sampler.seed + attempt, checked=False).of_prior(count)
         with np.errstate(all="ignore"):
             return model.unconstrain(values)
 

@@ -25,6 +25,7 @@ from batchnuts.autobatch.backends.backend import (
     CompiledMachine,
     Interpreted,
     MachineFunction,
+    PartFunction,
     RowFunction,
     State,
     SweepPlan,
@@ -37,7 +38,7 @@ from batchnuts.autobatch.backends.jax.work_estimate import inputs_used, primitiv
 from batchnuts.autobatch.errors import OptionError
 from batchnuts.autobatch.ir.program import COPY, Primitive, TensorType
 from batchnuts.autobatch.language.libraries.jax import LIBRARY, with_64_bits
-from batchnuts.autobatch.language.libraries.jax_programs import Jitted
+from batchnuts.autobatch.language.libraries.jax_programs import ByIdentity, Jitted
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.passes.infer_types import AbstractResult
 
@@ -200,7 +201,11 @@ class JaxBackend:
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """See Backend."""
-        return with_64_bits(function if self.mode == "eager" else Jitted(function))
+        if self.mode == "eager":
+            return with_64_bits(function)
+        if isinstance(function, PartFunction):
+            return with_64_bits(Jitted(function.run, by=_of_part(function)))
+        return with_64_bits(Jitted(function))
 
     def compile_machine(self, function: MachineFunction, plain: bool) -> CompiledMachine:
         """See Backend."""
@@ -247,6 +252,13 @@ class JaxBackend:
         for name, counts in (("executions", runs), ("active", served)):
             now[name] = now[name] + jnp.stack([jnp.asarray(counts[block]) for block in range(plan.halted)])
         return {name: now[name] for name in touched}
+
+
+def _of_part(part: PartFunction) -> ByIdentity:
+    """How its programs are found."""
+    identity = part.identity
+    result = (dict.fromkeys(part.gives, 0), 0 if part.may_fail else None)
+    return ByIdentity(lambda types: identity.key(part.text(), types, lanes=part.lanes), result, identity.is_unchanged)
 
 
 def _sum_of_rows(x: Any) -> Any:

@@ -22,10 +22,10 @@ from jax import lax
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from batchnuts.autobatch.language.libraries.jax_flags import compile_small_loops_whole
-from batchnuts.autobatch.language.libraries.jax_identity import identity_of
+from batchnuts.autobatch.language.libraries.jax_identity import identity_of, identity_of_jaxpr
 from batchnuts.autobatch.language.libraries.jax_indices import refuse_indices_outside
 from batchnuts.autobatch.language.libraries.jax_programs import Jitted
-from batchnuts.autobatch.language.libraries.library import Array, Function
+from batchnuts.autobatch.language.libraries.library import Array, Function, Traced
 from batchnuts.autobatch.language.libraries.tensors import Formulas
 
 
@@ -122,6 +122,16 @@ def _depends(function: Function, x: Array) -> bool:
             reached.update(equation.outvars)
     (result,) = jaxpr.outvars
     return isinstance(result, jax.extend.core.Var) and result in reached
+
+
+def _shape(leaf: Any) -> tuple[int, ...]:
+    return tuple(leaf.shape)
+
+
+def _again(closed: Any, found: Any) -> Function:
+    """What was traced, as a function; found: the tree of its results."""
+    run = jax.extend.core.jaxpr_as_fun(closed)
+    return lambda *given: jax.tree.unflatten(jax.tree.structure(found), run(*given))
 
 
 _SMALL_INTEGERS = range(-8, 9)
@@ -418,11 +428,16 @@ class JaxLibrary(Formulas):
 
     def result_shapes(self, function: Function, *tensors: Array) -> Any:
         """See TensorLibrary."""
-        with enable_x64():
-            trace = jax.make_jaxpr(lambda *given: self.call(function, *given), return_shape=True)
-            closed, found = trace(*tensors)
+        closed, found = jax.make_jaxpr(lambda *given: self.call(function, *given), return_shape=True)(*tensors)
         refuse_indices_outside(closed)
-        return jax.tree.map(lambda leaf: tuple(leaf.shape), found)
+        return jax.tree.map(_shape, found)
+
+    def traced(self, function: Function, *tensors: Array) -> Traced:
+        """See TensorLibrary."""
+        closed, found = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)(*tensors)
+        refuse_indices_outside(closed)
+        identity = identity_of_jaxpr(closed, found)
+        return Traced(jax.tree.map(_shape, found), identity, None if identity is None else _again(closed, found))
 
     def dependent(self, function: Function, *tensors: Array) -> list[bool]:
         """For each result of a function whether its first argument is needed to compute it."""

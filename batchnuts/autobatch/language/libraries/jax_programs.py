@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -178,15 +179,33 @@ def _process() -> tuple[str | bytes, ...]:
     )
 
 
+@dataclass(frozen=True)
+class ByIdentity:
+    """How a function's programs are found without tracing it."""
+
+    key_of: Callable[[str], str | None]
+    """From a text of its arguments' types to a second key; None where that is not known."""
+    result: Any
+    """A tree like its result."""
+    is_unchanged: Callable[[], bool]
+    """Whether it still is the function of that key."""
+
+
 class Jitted:
     """`jax.jit` of a function of arrays, whose programs are kept where a run keeps programs.
 
     Inside a traced program, and for arguments that are no arrays, it is `jax.jit` itself. known: called with the
-    identity of what is traced (jax_identity.py).
+    identity of what is traced (jax_identity.py). by: how programs are found without a trace.
     """
 
-    def __init__(self, function: Callable[..., Any], known: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        known: Callable[[str], None] | None = None,
+        by: ByIdentity | None = None,
+    ) -> None:
         self._known = known
+        self._by = by
         self._jitted = jax.jit(function)
         self._all_arguments = jax.jit(function, keep_unused=True)
         self._programs: dict[Any, Any] = {}
@@ -206,13 +225,21 @@ class Jitted:
             with self._making:
                 program = self._programs.get(key)
                 if program is None:
-                    program = self._programs[key] = self._made(arguments, kept)
+                    program = self._programs[key] = self._made(arguments, kept, repr(key))
         return program(*arguments)
 
-    def _made(self, arguments: tuple[Any, ...], kept: Entries | None) -> Any:
+    def _made(self, arguments: tuple[Any, ...], kept: Entries | None, types: str) -> Any:
         if kept is None or len(jax.devices()) > 1:  # it may be called for arrays of each device
             return self._jitted
+        by = self._by
+        second_key = None if by is None else by.key_of(types)
+        if by is not None and second_key is not None and (content := found(second_key, kept)) is not None:
+            program = load(content, (arguments, {}), by.result)
+            if program is not None:
+                return program
         traced = self._all_arguments.trace(*arguments)
+        if by is not None and second_key is not None and by.is_unchanged():  # else it is not what was traced
+            return compiled(traced, traced.lower(), kept, second_key)
         second_key = None
         if (identity := identity_of_jaxpr(traced.jaxpr, traced.out_info)) is not None:
             if self._known is not None:

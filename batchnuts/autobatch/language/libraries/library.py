@@ -11,12 +11,25 @@ The functions here are elementary. Their callers find the library, the common dt
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 Array = Any
 Function = Callable[..., Array]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What a library knows of a function that it has traced for some arrays."""
+
+    shapes: Any
+    """Of its result, as `TensorLibrary.result_shapes` gives them."""
+    identity: str | None = None
+    """Of what was traced, see `TensorLibrary.identity_of`."""
+    again: Function | None = None
+    """Computes what was traced, for arrays of the same shapes and dtypes; known where the identity is."""
 
 
 class Library(Protocol):
@@ -217,6 +230,12 @@ class TensorLibrary(Library, Protocol):
         """The shapes of a user's function's arrays, in the structure (of dicts) of its result; it is traced only.
 
         Raises IndexError for a constant index outside of an axis where the library would say nothing of it.
+        """
+
+    def traced(self, function: Function, *tensors: Array) -> Traced:
+        """A function of such arrays, traced as it stands: one that itself makes a `call` of the user's.
+
+        Raises IndexError as `result_shapes`.
         """
 
     def differentiated(

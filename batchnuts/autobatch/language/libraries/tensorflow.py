@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from batchnuts.autobatch.language.libraries.library import Array, Function
+from batchnuts.autobatch.language.libraries.library import Array, Function, Traced
 from batchnuts.autobatch.language.libraries.tensors import Formulas
 from batchnuts.autobatch.pfor.calls import ElementwiseFunction
 from batchnuts.autobatch.pfor.traced_once import TracedOnce
@@ -270,6 +270,10 @@ class TensorFlowLibrary(Formulas):
         """See TensorLibrary."""
         traced = tf.function(function, autograph=False).get_concrete_function(*tensors)
         return tf.nest.map_structure(lambda leaf: tuple(leaf.shape), traced.structured_outputs)
+
+    def traced(self, function: Function, *tensors: Array) -> Traced:
+        """See TensorLibrary: its shapes."""
+        return Traced(self.result_shapes(function, *tensors))
 
     def differentiated(
         self, function: Function, known: Callable[[str], None] | None = None
