@@ -23,7 +23,7 @@ def keep_for_reports(found: Diagnostics, location: OutputLocation) -> None:
     try:
         keep_diagnostics(location, found)
     except OutputError as error:
-        say(f"warning: {error} A report will judge the draws again.")
+        say(f"warning: {error} A report will diagnose the draws again.")
 
 
 def write_report(

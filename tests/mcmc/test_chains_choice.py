@@ -122,7 +122,7 @@ def test_where_all_draws_are_too_few_there_are_as_many_chains_as_may_be() -> Non
 def test_the_reason_names_what_is_asked_and_the_neighbours() -> None:
     found = choose_chains(sampler(warmup=90, ess_bulk=40.0, rhat=1.05), {8: 2e-5, 16: 1e-5, 32: 2e-5}, 2, 1)
     assert found.chains == 16
-    assert found.reason.startswith("16 are expected to reach bulk ESS >= 40 and R-hat < 1.05 soonest on 2 processors")
+    assert found.reason.startswith("16 are expected to reach bulk ESS >= 40 and R-hat < 1.05 fastest on 2 processors")
     assert "8 chains 2.0 times as long, 32 chains 2.0 times as long" in found.reason
     assert found.reason.endswith("sampler.chains=16 repeats this run")
 
@@ -248,7 +248,7 @@ def test_a_run_with_the_chosen_number(monkeypatch: pytest.MonkeyPatch) -> None:
     attributes = result.posterior.attrs
     chains = result.posterior.sizes["chain"]
     assert chains == attributes["chains_requested"]
-    assert attributes["chains_reason"].startswith(f"{chains} are expected to reach bulk ESS >= 100 soonest")
+    assert attributes["chains_reason"].startswith(f"{chains} are expected to reach bulk ESS >= 100 fastest")
     again = sample_chains(model, chains=chains, **options)
     assert "chains_reason" not in again.posterior.attrs
     np.testing.assert_array_equal(result.posterior["position"].values, again.posterior["position"].values)

@@ -133,7 +133,7 @@ def test_the_verdict_lists_them_by_number() -> None:
     numbers = np.arange(256) + 1000
     found = diagnose(one_elsewhere(256), ("a", "b", "c", "d"), superchain=superchain_of(256, 16), numbers=numbers)
     assert found.stuck == (1005,)
-    assert "WARNING: 1 of 256 chains stayed away from all others: 1005." in found.verdict()
+    assert "WARNING: 1 of 256 chains never mixed with the other chains: 1005." in found.verdict()
     judged = judge(found)
     assert not judged.ok
     assert any(line.startswith("Chain 1005 stays where others do not come") for line in judged.advice)

@@ -264,7 +264,7 @@ def test_generated_quantities_that_are_not_finite_are_named(tmp_path: Any) -> No
     found = batchnuts.check(result)
     count = 3 * result.posterior.sizes["chain"]
     assert found.diagnostics.not_finite == {"half": count}
-    assert re.search(rf"^half: {count} of \d+ draws are not finite, not judged$", str(found), re.MULTILINE)
+    assert re.search(rf"^half: {count} of \d+ draws are not finite; excluded from diagnostics$", str(found), re.MULTILINE)
     groups = {name: result[name] for name in ("posterior", "sample_stats")}
     group = {"diagnostics": diagnostics_group(found.diagnostics)}
     for kept in ({}, group):

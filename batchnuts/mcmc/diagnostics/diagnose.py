@@ -225,9 +225,9 @@ class Diagnostics:
             share = f"{100 * self.cut_share:.3g}% of the draws"
             lines.append(f"Draws whose tree reached max_tree_depth: {self.reached_max_treedepth} ({share})")
         for name, bad in list(self.not_finite.items())[:MOST_NAMES]:
-            lines.append(f"{name}: {'some' if bad is None else bad} of {total} draws are not finite, not judged")
+            lines.append(f"{name}: {'some' if bad is None else bad} of {total} draws are not finite; excluded from diagnostics")
         if (more := len(self.not_finite) - MOST_NAMES) > 0:
-            lines.append(f"{more} more generated quantities are not finite in some draws, and not judged")
+            lines.append(f"{more} more generated quantities are not finite in some draws; excluded from diagnostics")
         return "\n".join(lines)
 
     def _stuck(self) -> list[str]:
@@ -235,7 +235,7 @@ class Diagnostics:
         lines = []
         if self.stuck:
             lines.append(
-                f"WARNING: {len(self.stuck)} of {self.chains} chains stayed away from all others: "
+                f"WARNING: {len(self.stuck)} of {self.chains} chains never mixed with the other chains: "
                 f"{some_numbers(self.stuck)}. {self._where_stuck()}"
             )
         if self.late:

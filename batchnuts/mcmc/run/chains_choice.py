@@ -1,4 +1,4 @@
-"""The number of chains of `sampler.chains: auto`: that which is expected to reach the asked accuracy soonest.
+"""The number of chains of `sampler.chains: auto`: that which is expected to reach the asked accuracy first.
 
 A run of M chains makes W warmup transitions and n draws in each of them. With g gradients a transition, which is taken
 to be the same for all M, it takes
@@ -163,7 +163,7 @@ def _reason(sampler: SamplerSettings, best: Candidate, table: Sequence[Candidate
     ]
     processors = in_words(cores, "processor")
     text = (
-        f"{best.chains} are expected to reach {' and '.join(asked)} soonest on {processors}, with about "
+        f"{best.chains} are expected to reach {' and '.join(asked)} fastest on {processors}, with about "
         f"{best.warmup} transitions of warmup and {best.draws} draws each; a gradient of one of them takes "
         f"{_short(best.seconds * min(cores, best.chains) / best.chains)} of a processor"
     )

@@ -266,7 +266,7 @@ def _gradient(
         deviation = abs(found - expected)
         bad += deviation > 2 * uncertain
         worst = max(worst, deviation / max(float(np.linalg.norm(gradient)), rounding, 1e-30))
-    said = f"differs from finite differences by {worst:.1g} of its length at most"
+    said = f"differs from finite differences by a relative error of {worst:.1g} at most"
     if bad:
         said += (
             f"; more than their error at {bad} of {len(at)} positions: is the log-density smooth, and is its gradient "

@@ -290,10 +290,10 @@ def _when(failing: dict[str, tuple[float, float]], draws: int) -> tuple[float, f
     failing: by condition, what was found and wanted. Effective sizes grow in proportion to the draws. The excess of
     R-hat over 1 falls at least so, and with the square of the draws where it is what is left of the start.
     """
-    soonest, expected = [1.0], [1.0]
+    least, expected = [1.0], [1.0]
     for condition, (value, wanted) in failing.items():
         factor = (value**2 - 1.0) / (wanted**2 - 1.0) if condition == "rhat" else wanted / value
         expected.append(math.inf if math.isnan(factor) else factor)
-        soonest.append(math.sqrt(factor) if condition == "rhat" else factor)
-    largest = max((factor for factor in soonest if not math.isnan(factor)), default=1.0)
+        least.append(math.sqrt(factor) if condition == "rhat" else factor)
+    largest = max((factor for factor in least if not math.isnan(factor)), default=1.0)
     return draws * min(largest / SOONER, LONGEST_WAIT), draws * max(expected)
