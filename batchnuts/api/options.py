@@ -26,8 +26,7 @@ class Options(TypedDict, total=False):
     """The settings of a run, by keyword; the defaults are those of docs/reference/settings."""
 
     chains: int | Literal["auto"]
-    """number of chains, run together. auto: the number that reaches what `until` asks fastest on this machine. Default:
-    256."""
+    """number of chains, run together. auto: the number that reaches what `until` asks fastest here. Default: 256."""
     warmup: int | Literal["auto"] | Mapping[str, Any] | WarmupSettings
     """auto, or a number of transitions, or these with other settings of warmup. Default: 'auto'."""
     draws: int

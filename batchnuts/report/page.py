@@ -248,7 +248,8 @@ def _stuck(run: FinishedRun) -> str:
     lines = []
     if run.check is not None and run.check.diagnostics.stuck:
         numbers = shortened(", ".join(map(str, run.check.diagnostics.stuck)))
-        lines.append(f"Never mixed with the other chains while sampling ({len(run.check.diagnostics.stuck)}): {numbers}")
+        count = len(run.check.diagnostics.stuck)
+        lines.append(f"Never mixed with the other chains while sampling ({count}): {numbers}")
     if outliers := str(run.attributes.get("outlier_chains", "")):
         lines.append(f"Far from all others at the end of warmup ({outliers.count(',') + 1}): {shortened(outliers)}")
     if run.check is not None and run.check.diagnostics.late:

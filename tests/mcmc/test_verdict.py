@@ -200,9 +200,11 @@ def test_chains_that_begin_far_away_are_named_in_the_first_line() -> None:
     assert found.advice[0].startswith("Chains 3, 58 have draws far from all others: ")
     lp[:, :4] -= 400 * lp.std()
     assert batchnuts.check(result_of(replace(many, stats={**many.stats, "lp": lp}))).ok
-    position = np.array(many.position)
-    position[58, :4, 2] += 60
-    found = batchnuts.check(result_of(replace(many, position=position)))
+    position, lp = np.array(many.position), np.array(many.stats["lp"])
+    position[58, 20:24, 2] += 60
+    assert batchnuts.check(result_of(replace(many, position=position))).ok  # a heavy tail, by their log-densities
+    lp[58, 20:24] -= 60**2 / 2
+    found = batchnuts.check(result_of(replace(many, position=position, stats={**many.stats, "lp": lp})))
     assert found.diagnostics.late == (58,)
     assert "1 of 64 chains has draws far from all others: 58" in str(found)
 
@@ -264,7 +266,8 @@ def test_generated_quantities_that_are_not_finite_are_named(tmp_path: Any) -> No
     found = batchnuts.check(result)
     count = 3 * result.posterior.sizes["chain"]
     assert found.diagnostics.not_finite == {"half": count}
-    assert re.search(rf"^half: {count} of \d+ draws are not finite; excluded from diagnostics$", str(found), re.MULTILINE)
+    said = rf"^half: {count} of \d+ draws are not finite; excluded from diagnostics$"
+    assert re.search(said, str(found), re.MULTILINE)
     groups = {name: result[name] for name in ("posterior", "sample_stats")}
     group = {"diagnostics": diagnostics_group(found.diagnostics)}
     for kept in ({}, group):

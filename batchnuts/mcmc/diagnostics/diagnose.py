@@ -225,7 +225,8 @@ class Diagnostics:
             share = f"{100 * self.cut_share:.3g}% of the draws"
             lines.append(f"Draws whose tree reached max_tree_depth: {self.reached_max_treedepth} ({share})")
         for name, bad in list(self.not_finite.items())[:MOST_NAMES]:
-            lines.append(f"{name}: {'some' if bad is None else bad} of {total} draws are not finite; excluded from diagnostics")
+            many = "some" if bad is None else bad
+            lines.append(f"{name}: {many} of {total} draws are not finite; excluded from diagnostics")
         if (more := len(self.not_finite) - MOST_NAMES) > 0:
             lines.append(f"{more} more generated quantities are not finite in some draws; excluded from diagnostics")
         return "\n".join(lines)

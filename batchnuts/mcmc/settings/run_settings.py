@@ -154,7 +154,7 @@ class SamplerSettings(Settings):
 
     chains: int | Literal["auto"] = Field(
         256,
-        description="number of chains, run together. auto: the number that reaches what `until` asks fastest on this machine",
+        description="number of chains, run together. auto: the number that reaches what `until` asks fastest here",
     )
     warmup: WarmupSettings = Field(
         WarmupSettings.model_validate({}),

@@ -150,7 +150,8 @@ def _until_agreed(run: WarmupRun, runner: Runner, place: InWarmup) -> tuple[Chai
     if place.missing:
         reason = f"at its maximum of {maximum} transitions; {'; '.join(place.missing)}"
     else:
-        reason = "step size, metric and mean were stable over two adaptation windows, and initial values no longer matter"
+        stable = "step size, metric and mean were stable over two adaptation windows"
+        reason = f"{stable}, and initial values no longer matter"
     left_out = _report(place, reason)
     if without := sorted({*left_out.outliers, *left_out.late}):
         reason += f"; not so of {named_chains(without)}" if place.missing else f", of all but {named_chains(without)}"
