@@ -21,7 +21,8 @@ import batchnuts
 from batchnuts.autobatch import StackOverflowError
 from batchnuts.autobatch.backends.tensorflow import session
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
-from batchnuts.mcmc.model import fingerprint, program_cache
+from batchnuts.mcmc.execution import program_cache
+from batchnuts.mcmc.model import fingerprint
 from batchnuts.mcmc.model.library_choice import default_engine
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.run.sampling import run_chains
