@@ -353,10 +353,11 @@ def test_a_limit_on_the_size_of_files(
         write(*arguments)
 
     monkeypatch.setattr(saving, "_write", limited)
-    for before, words in [(20_000, "files may be at most 20 kB long here (ulimit -f)"), (soft, "File too large")]:
+    too_long = "files may be at most 20 kB long here (ulimit -f)"
+    for before, code, words in [(20_000, 2, too_long), (soft, 1, "File too large")]:
         try:
             limit(before)
-            shown = run_here("--config", "small.yaml", *QUICK, "--force", cwd=tmp_path, code=1)
+            shown = run_here("--config", "small.yaml", *QUICK, "--force", cwd=tmp_path, code=code)
         finally:
             limit(soft)
         assert words in shown
