@@ -15,7 +15,6 @@ import batchnuts
 from batchnuts.files.saving import save
 from batchnuts.mcmc.diagnostics.diagnose import DiagnosticsError, diagnose
 from batchnuts.mcmc.diagnostics.kept_diagnostics import diagnostics_group
-from batchnuts.mcmc.diagnostics.verdict import DIVERGENCE_SHARE, many_divergences
 from batchnuts.mcmc.model.model import Model, Variable
 from batchnuts.mcmc.output.datasets import to_arviz, to_datasets
 from batchnuts.mcmc.settings.run_settings import SamplerSettings
@@ -98,8 +97,7 @@ def flagged(count: int) -> np.ndarray:
     [
         ("diverging", 1, True, False),
         ("diverging", 4, True, False),
-        ("diverging", 11, True, False),  # of 4.8, one in 500, so many come with a probability of 0.0104
-        ("diverging", 12, False, True),
+        ("diverging", 5, False, True),  # more than one in 500
         ("reached_max_treedepth", 24, True, False),
         ("reached_max_treedepth", 120, True, True),
         ("reached_max_treedepth", 600, True, True),
@@ -113,16 +111,6 @@ def test_divergences_and_trees_cut_off_fail_by_their_share(name: str, count: int
     if advised:
         said = {"diverging": "Some trajectories diverged", "reached_max_treedepth": "Many trajectories were cut off at"}
         assert found.advice[0].startswith(said[name])
-
-
-def test_the_share_of_divergences_is_a_test() -> None:
-    """Of draws of which exactly that share diverges, one table in a hundred fails; of twice as many, the larger do."""
-    rng = np.random.default_rng(0)
-    for draws in (500, 2400, 30_000):
-        healthy = [many_divergences(int(count), draws) for count in rng.poisson(DIVERGENCE_SHARE * draws, 4000)]
-        assert np.mean(healthy) <= 0.01 + 3 * np.sqrt(0.01 / 4000)
-    assert np.mean([many_divergences(int(count), 30_000) for count in rng.poisson(120, 200)]) == 1.0
-    assert not many_divergences(0, 0)
 
 
 @pytest.mark.parametrize(("dtype", "said"), [("float32", True), ("float64", False)])
@@ -162,10 +150,10 @@ def test_trajectories_that_leave_where_the_density_is_finite_are_counted() -> No
     assert not any("raise target_acceptance" in line for line in found.advice)
 
 
-@pytest.mark.parametrize("left", [0, 3, 7, 10, 12])
+@pytest.mark.parametrize("left", [0, 2, 5, 8, 10])
 def test_divergences_that_fail_a_verdict_come_with_advice(left: int) -> None:
     errors = np.where(flagged(left), np.inf, GOOD.stats["max_energy_error"])
-    found = batchnuts.check(result_of(with_stats(diverging=flagged(12), max_energy_error=errors)))
+    found = batchnuts.check(result_of(with_stats(diverging=flagged(10), max_energy_error=errors)))
     assert not found.ok
     assert found.advice
 

@@ -40,9 +40,6 @@ cannot enter, and that holds this share of the posterior three standard deviatio
 0.006 standard deviations: the Monte Carlo error of 28,000 effective draws. A single divergence among thousands is no
 more than rounding may give."""
 
-FALSE_ALARM = 0.01
-"""The verdict fails where so many diverged, or more, only with this probability if the share was DIVERGENCE_SHARE."""
-
 LONG_TREE_SHARE = 0.01
 """Share of draws whose tree reached its maximum depth, above which this slows sampling."""
 
@@ -58,9 +55,9 @@ class Check:
 
     `ok` is True if R-hat (nested R-hat, where chains form superchains) is below 1.01 or what chance allows so few draws
     (rhat_noise.py), no chain is stuck away from others (stuck_chains.py) or has draws far from them
-    (late_chains.py), the bulk ESS is at least 400 on all coefficients, no more than one draw in 500 diverged but for
-    chance (`many_divergences`), at most one in 4 had its trajectory cut off at the maximum depth, and neither the
-    log-density is rounded by more than 0.05 (`Diagnostics.rounding`) nor draws to few values (`coarse`).
+    (late_chains.py), the bulk ESS is at least 400 on all coefficients, at most one draw in 500 diverged, at most one
+    in 4 had its trajectory cut off at the maximum depth, and neither the log-density is rounded by more than 0.05
+    (`Diagnostics.rounding`) nor draws to few values (`coarse`).
     `worst_rhat` is of the R-hat that decides. It and `min_ess` are NaN where they cannot be computed (see Diagnostics).
     With fewer than 4 draws of each chain, `min_ess` is the number of chains where nested R-hat is below its limit:
     draws of different chains are independent then. `advice` is empty if all is well.
@@ -248,7 +245,7 @@ def judge(found: Diagnostics, made: RunMade | None = None) -> Check:
         lowest = float(found.chains)
     worst = float(np.nanmax(rhat)) if np.isfinite(rhat).any() else float("nan")
     rounded = found.rounding > ROUNDING_LIMIT
-    diverged, cut = many_divergences(found.divergences, found.chains * found.draws), found.cut_share > CUT_SHARE
+    diverged, cut = found.divergent_share > DIVERGENCE_SHARE, found.cut_share > CUT_SHARE
     return Check(
         diagnostics=found,
         interrupted=made.interrupted,
@@ -259,17 +256,6 @@ def judge(found: Diagnostics, made: RunMade | None = None) -> Check:
         advice=tuple(_advice(found, made, lowest)),
         restarted=made.restarted,
     )
-
-
-def many_divergences(count: int, draws: int) -> bool:
-    """Whether so many of these draws diverged that their share is above DIVERGENCE_SHARE, not by chance: a Poisson
-    test."""
-    expected = DIVERGENCE_SHARE * draws
-    if count <= expected:
-        return False
-    from scipy.special import pdtrc  # takes a quarter of a second
-
-    return bool(pdtrc(count - 1, expected) < FALSE_ALARM)
 
 
 def _advice(found: Diagnostics, made: RunMade, lowest: float) -> Iterator[str]:
@@ -317,7 +303,7 @@ def _advice(found: Diagnostics, made: RunMade, lowest: float) -> Iterator[str]:
             yield f"There are few effective draws: raise draws until {wanted}."
         else:
             yield f"There are few effective draws: set sampler.until.ess_bulk to {ESS_LIMIT} or more, so that {wanted}."
-    many = many_divergences(found.divergences, found.chains * found.draws)
+    many = found.divergent_share > DIVERGENCE_SHARE
     inside = found.divergences - found.left_support
     if many and inside >= min(found.left_support, DIVERGENCE_SHARE * found.chains * found.draws):
         higher = [target for target in (0.9, 0.95, 0.99, 0.999) if target > (made.target_acceptance or 0.0)]
