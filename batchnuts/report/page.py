@@ -17,6 +17,7 @@ import numpy as np
 from batchnuts.files.saving import OutputError, mode_of_new_file
 from batchnuts.files.url import OutputLocation, Url
 from batchnuts.mcmc.diagnostics.diagnose import COLUMNS
+from batchnuts.mcmc.diagnostics.verdict import made_by
 from batchnuts.mcmc.storage.stored_run import is_zarr
 from batchnuts.report import pictures
 from batchnuts.report.figures import Picture, require_matplotlib, with_own_ids
@@ -255,11 +256,8 @@ def _stuck(run: FinishedRun) -> str:
     if run.check is not None and run.check.diagnostics.late:
         numbers = shortened(", ".join(map(str, run.check.diagnostics.late)))
         lines.append(f"Have draws far from all others ({len(run.check.diagnostics.late)}): {numbers}")
-    if restarted := str(run.attributes.get("restarted_chains", "")):
-        lines.append(
-            "Started again near others in warmup, because they were where no mode of any weight can be "
-            f"({restarted.count(',') + 1}): {shortened(restarted)}"
-        )
+    if restarted := made_by(run.attributes).restarted:
+        lines.append(restarted)
     return _section("Stuck chains", _list(lines) if lines else "<p>None was found.</p>")
 
 

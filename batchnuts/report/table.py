@@ -14,7 +14,7 @@ from batchnuts.files.url import OutputLocation
 from batchnuts.mcmc.diagnostics.diagnose import COLUMNS, RUNNING_COLUMNS, Diagnostics, DiagnosticsError
 from batchnuts.mcmc.diagnostics.summary_group import diagnosed
 from batchnuts.mcmc.diagnostics.verdict import diagnose_groups, judge, made_by
-from batchnuts.mcmc.statistics.chain_numbers import some_numbers
+from batchnuts.mcmc.statistics.chain_numbers import restarted_in_words, some_numbers
 from batchnuts.mcmc.storage.draws import Draws
 from batchnuts.progress.terminal import SafeConsole
 from batchnuts.progress.views import View, phase
@@ -112,11 +112,8 @@ def _warmup(draws: Draws) -> str:
             f"\nWARNING: {len(report.late)} of {len(draws.done)} chains had not arrived where the others are when "
             f"warmup ended: {some_numbers(report.late)}. Make it longer."
         )
-    if report.restarted:
-        text += (
-            f"\nStarted again near others in warmup, because they were where no mode of any weight can be: "
-            f"{in_words(len(report.restarted), 'chain')} ({some_numbers(report.restarted)})"
-        )
+    if not draws.complete and report.restarted:  # else the verdict says so
+        text += f"\n{restarted_in_words(report.restarted, draws.settings.warmup.restart)}"
     return text
 
 

@@ -19,6 +19,7 @@ from batchnuts.mcmc.model.model import Model, Variable
 from batchnuts.mcmc.output.datasets import to_arviz, to_datasets
 from batchnuts.mcmc.settings.run_settings import SamplerSettings
 from batchnuts.mcmc.storage.draws import Draws
+from batchnuts.report import print_report
 from batchnuts.report.run_file import verdict_at_end
 
 MODEL = Model(
@@ -195,6 +196,26 @@ def test_chains_that_begin_far_away_are_named_in_the_first_line() -> None:
     found = batchnuts.check(result_of(replace(many, position=position, stats={**many.stats, "lp": lp})))
     assert found.diagnostics.late == (58,)
     assert "1 of 64 chains has draws far from all others: 58" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("restart", "why"),
+    [("auto", "from where no mode of any weight can be"), (True, "as sampler.warmup.restart asks")],
+)
+@pytest.mark.parametrize("complete", [True, False])
+def test_chains_that_started_again_are_named_once_with_the_reason(
+    restart: Any, why: str, complete: bool, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warmup = GOOD.settings.warmup.model_copy(update={"restart": restart})
+    settings = GOOD.settings.model_copy(update={"warmup": warmup})
+    done = GOOD.done if complete else np.minimum(GOOD.done, np.arange(8))
+    draws = replace(GOOD, settings=settings, warmup=replace(GOOD.warmup, restarted=(2, 5)), done=done)
+    groups = to_datasets(draws, MODEL)
+    said = f"In warmup chains 2, 5 started again near others, {why}."
+    if complete:
+        assert str(batchnuts.check(to_arviz(groups))).count(said) == 1
+    print_report(draws, groups, tmp_path / "run.nc", 0.1)
+    assert capsys.readouterr().out.count("started again near others") == 1
 
 
 def test_an_interruption_is_advice_alone() -> None:

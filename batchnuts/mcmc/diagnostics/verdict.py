@@ -22,7 +22,7 @@ from batchnuts.mcmc.diagnostics.summary_group import diagnosed
 from batchnuts.mcmc.model.supports import elements_that_vary
 from batchnuts.mcmc.settings.superchains import superchain_of
 from batchnuts.mcmc.statistics.chain_moments import MINIMUM_DRAWS
-from batchnuts.mcmc.statistics.chain_numbers import named_chains
+from batchnuts.mcmc.statistics.chain_numbers import named_chains, restarted_in_words
 from batchnuts.mcmc.statistics.draw_blocks import VariableBlock, parts_of
 from batchnuts.mcmc.statistics.rhat_noise import RHAT_LIMIT
 from batchnuts.mcmc.statistics.rounding import ROUNDING_LIMIT, coarse_of, vary_beyond_rounding
@@ -71,7 +71,7 @@ class Check:
     divergences: int
     advice: tuple[str, ...]
     restarted: str = ""
-    """The numbers of chains that started again in warmup."""
+    """Which chains started again in warmup, in words."""
 
     def __str__(self) -> str:
         head = "OK" if self.ok else "NOT OK"
@@ -85,12 +85,8 @@ class Check:
 
     def lines(self) -> str:
         """What was found, one line each, and then the advice."""
-        lines = [self.diagnostics.verdict(), *(f"-> {line}" for line in self.advice)]
-        if self.restarted:
-            many = "chains" if "," in self.restarted else "chain"
-            where = "where no mode of any weight can be"
-            lines.insert(1, f"In warmup {many} {self.restarted} started again near others, from {where}.")
-        return "\n".join(lines)
+        found = [self.diagnostics.verdict(), *filter(None, [self.restarted])]
+        return "\n".join([*found, *(f"-> {line}" for line in self.advice)])
 
 
 def check(result: Any) -> Check:
@@ -213,7 +209,7 @@ class RunMade:
     starts_not_numbers: int = 0
     """Of the starts that were proposed first, those at which the log-density is not a number."""
     restarted: str = ""
-    """The numbers of chains that started again in warmup."""
+    """Which chains started again in warmup, in words."""
 
 
 def made_by(attributes: Mapping[Any, Any]) -> RunMade:
@@ -222,8 +218,12 @@ def made_by(attributes: Mapping[Any, Any]) -> RunMade:
         sampler = json.loads(str(attributes.get("config", "{}")))["sampler"]
         until = sampler["until"] if attributes.get("sampling_ended") else None
         target, metric = float(sampler["target_acceptance"]), str(sampler["metric"])
+        warmup = sampler["warmup"]
     except (ValueError, KeyError, TypeError):
-        target, metric, until = None, None, None
+        target, metric, until, warmup = None, None, None, None
+    restart = warmup.get("restart") if isinstance(warmup, Mapping) else "auto"
+    numbers = str(attributes.get("restarted_chains", "")).split(", ")
+    restarted = [int(number) for number in numbers if number.isdecimal()]
     return RunMade(
         bool(attributes.get("interrupted", 0)),
         target,
@@ -231,7 +231,7 @@ def made_by(attributes: Mapping[Any, Any]) -> RunMade:
         attributes.get("dtype"),
         until if isinstance(until, Mapping) else None,
         int(attributes.get("starts_not_numbers", 0)),
-        str(attributes.get("restarted_chains", "")),
+        restarted_in_words(restarted, restart),
     )
 
 

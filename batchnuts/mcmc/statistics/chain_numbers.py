@@ -14,3 +14,11 @@ def some_numbers(numbers: Sequence[int], most: int = 20) -> str:
 def named_chains(numbers: Sequence[int]) -> str:
     """The numbers of chains with the noun."""
     return f"chain{'s' * (len(numbers) != 1)} {some_numbers(numbers)}"
+
+
+def restarted_in_words(numbers: Sequence[int], restart: object) -> str:
+    """That these chains started again in warmup, and why, by the setting `sampler.warmup.restart`; empty for none."""
+    if not numbers:
+        return ""
+    why = "from where no mode of any weight can be" if restart == "auto" else "as sampler.warmup.restart asks"
+    return f"In warmup {named_chains(numbers)} started again near others, {why}."
