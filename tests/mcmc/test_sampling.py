@@ -68,6 +68,13 @@ def test_a_disk_cache_that_cannot_be_written_is_reported(capsys: Any, monkeypatc
     assert "no compiled programs can be kept" in capsys.readouterr().err
 
 
+def test_a_cluster_that_a_run_is_not_given_is_refused() -> None:
+    """`run_chains` is told where chains run; without that it does not run them here in silence."""
+    settings = split_settings({"chains": 4, "draws": 2, "warmup": 0, "cluster": "local", "backend": "numpy"})
+    with pytest.raises(SettingsError, match=r"execution.cluster: found one where chains run in this process"):
+        run_chains(gaussian(), *settings)
+
+
 def test_every_chain_has_the_draws_asked_for(plain: Draws) -> None:
     assert plain.position.shape == (4, 9, 3)
     np.testing.assert_array_equal(plain.done, np.full(4, 9))

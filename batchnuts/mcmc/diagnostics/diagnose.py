@@ -357,7 +357,9 @@ def diagnose(
             noises.append(noise)
     is_late = np.isfinite(log_ratio)
     if log_density is not None:
-        is_late = late_by_density(log_density) | (is_late & ~within_by_density(log_ratio, log_density))
+        if is_late.any():
+            is_late &= ~within_by_density(log_ratio, log_density)
+        is_late |= late_by_density(log_density)
     of_nested = columns.pop(NESTED)
     stuck = [stuck_of(_within(evidence, *bounds), chains, bounds[1] - bounds[0]) for bounds in _bounds(blocks)]
     is_stuck = np.any([one.mask for one in stuck], axis=0)

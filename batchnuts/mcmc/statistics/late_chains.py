@@ -8,7 +8,8 @@ of a chain in the tail. Two tests look at sizes instead of ranks. Neither takes 
   of their moments.
 - Moments: the mean square of a chain's draws, about the median of all chains' means, is larger than that of all others,
   by more than MOMENT_RATIO times on a logarithmic scale, on which the tails of Cauchy's distribution are exponential.
-  Heavier tails would still give alarms; there log-densities say that the chain is where the posterior is.
+  Heavier tails would still give alarms; there log-densities say that the chain is where the posterior is. Of runs that
+  keep no draws log-densities are not at hand, and the alarms stay.
 
 Both ask for a gap between the chains that are named and all others, so several may be late, up to a fifth of all.
 """
