@@ -183,6 +183,7 @@ DEPTHS_WITH_TAIL_CALLS = {
     "is_even": (1, 9),  # of 8
     "climb": (6, 7),  # climb(9), climb(7), ..., climb(-1), whose tail call is descend
     "ping": (1, 9),  # ping(12), pong(11), ping(9), ..., pong(2), ping(0); pong's tail calls of pong are a loop
+    "tuples_of_functions": (1, 2),  # square, called last by first_of_two
     "calls_in_conditions": (7, 10),  # of 6, 5, ..., 0, which is 7; of 6, ..., 1 and then is_odd(3), ..., is_even(0)
 }
 """How deep calls nest on the virtual machine, where a tail call is a jump, and under `stackless`."""

@@ -141,7 +141,7 @@ def _only_if_used(primitive: Primitive, inputs: int, outputs: int) -> Primitive:
         used = functools.reduce(operator.or_, (use > 0 for use in of_uses))
 
         def where_used(array: Array, otherwise: Any) -> Array:
-            return jnp.where(jnp.reshape(used, used.shape + (1,) * (array.ndim - axes)), array, otherwise)
+            return jnp.where(jnp.reshape(used, used.shape + (1,) * (jnp.ndim(array) - axes)), array, otherwise)
 
         def float_results(*floats: Array) -> Arrays:
             given = iter(floats)
