@@ -143,6 +143,8 @@ def in_process(client: Client, patch: pytest.MonkeyPatch, programs: Programs) ->
     patch.setattr(connect, "connected", connected)
     patch.setattr(segment, "session_of", client.session_of)
     patch.setattr(session, "ChainMachine", lambda *_: programs.runner.machine)
+    for compiles in ("chain_program", "LaneProgram"):
+        patch.setattr(session, compiles, lambda *_: None)
     patch.setattr(session, "borrow", lambda *_: programs)
     yield
 
@@ -152,8 +154,8 @@ def in_process(client: Client, patch: pytest.MonkeyPatch, programs: Programs) ->
 MODEL = gaussian(5)
 SETTINGS: dict[str, Any] = {
     "chains": 8,
-    "warmup": {"transitions": "auto", "maximum": 300},
-    "draws": 200,
+    "warmup": {"transitions": "auto", "maximum": 100},
+    "draws": 80,
     "seed": 3,
     "backend": "jax",
     "chunk_lanes": 2,

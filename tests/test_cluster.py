@@ -15,6 +15,7 @@ import url_files
 from cluster_in_process import (
     IN_PROCESS,
     MODEL,
+    SETTINGS,
     WORKERS,
     Client,
     assert_same,
@@ -88,7 +89,7 @@ def test_a_worker_that_is_killed_costs_no_draw(
     killed = []
 
     def kill_once(progress: Progress) -> None:
-        if progress.phase == "sampling" and progress.slowest > 25 and not killed:
+        if progress.phase == "sampling" and progress.slowest > 10 and not killed:
             killed.append(progress.slowest)
             workers.kill(0)
 
@@ -106,7 +107,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running_stretch, "REPORTS", 500)  # which bounds how short they are, too
     monkeypatch.setattr(running_stretch, "SAVE", 0.01)
     monkeypatch.setattr(running_stretch, "LOOKS", 0.0)
-    monkeypatch.setattr(chunk, "MIN_SWEEPS", 1)
+    monkeypatch.setattr(chunk, "MIN_SWEEPS", 4)
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 3, 4, 5))])
@@ -157,7 +158,7 @@ def in_lives(
     one, the groups of the store `location`."""
     saved = None
     for share in [*shares, 1.0]:
-        keeper = Keeper(folder / "checkpoint", 1e-9, {"of": "a test"}, saved)
+        keeper = Keeper(folder / "checkpoint", 0.05, {"of": "a test"}, saved)
         how: dict[str, Any] = {"keeper": keeper}
         if location is not None:
             how["stream"] = DirectZarrRun(location, MODEL, Content(thin=3), resumed=saved is not None)
@@ -292,7 +293,7 @@ def test_workers_that_come_later_get_a_share(
         done[client.current] += order.stretch.phase == "sampling"
 
     def come(progress: Progress) -> None:
-        if progress.phase == "sampling" and progress.done > 250:
+        if progress.phase == "sampling" and progress.done > 80:
             client.threads[WORKERS[1]] = 1
 
     client.fails = count
@@ -322,7 +323,7 @@ def test_a_run_that_is_interrupted_goes_on(
                 for chain, done in enumerate(draws.done):
                     np.testing.assert_array_equal(draws.position[chain, :done], on_threads.position[chain, :done])
     assert lives > 1
-    assert (draws.done == 200).all()
+    assert (draws.done == SETTINGS["draws"]).all()
     assert draws.warmup == on_threads.warmup
 
 
@@ -330,13 +331,13 @@ def test_a_run_that_is_interrupted_goes_on(
 def test_the_stopping_rule_ends_a_run_where_it_ends_on_threads(
     often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs, tmp_path: Path, zarr: bool
 ) -> None:
-    until = {"until": {"ess_bulk": 300.0}}
+    until = {"until": {"ess_bulk": 150.0}}
     there = run(**until)
     stream = DirectZarrRun(tmp_path / "run.zarr", MODEL, Content()) if zarr else None
     with in_process(Client(), monkeypatch, programs):
         found = run(how={"stream": stream}, **until, **IN_PROCESS)
     assert found.ended == there.ended
-    assert 25 < there.complete < 200
+    assert 10 < there.complete < SETTINGS["draws"]
     if stream is None:
         assert_same(found, there)
     else:
@@ -350,7 +351,7 @@ def test_two_workers_write_to_a_url(workers: Workers, on_threads: Draws, tmp_pat
     url, killed = Url(f"{bucket_in(tmp_path)}/run.zarr"), []
 
     def kill_once(progress: Progress) -> None:
-        if progress.phase == "sampling" and progress.slowest > 25 and not killed:
+        if progress.phase == "sampling" and progress.slowest > 10 and not killed:
             killed.append(progress.slowest)
             workers.kill(0)
 
@@ -379,7 +380,7 @@ def test_two_workers_draw_what_threads_draw(workers: Workers, on_threads: Draws)
     assert_same(found, on_threads)
     assert found.arrangement.chunks == 4
     assert {one.phase for one in reports} == {"compile", "warmup", "sampling"}
-    assert reports[-1].done == reports[-1].total == 8 * 200
+    assert reports[-1].done == reports[-1].total == 8 * SETTINGS["draws"]
 
 
 @pytest.mark.slow
