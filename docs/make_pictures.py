@@ -127,7 +127,7 @@ def draw_shared_gradients(path: Path, chains: int = 24, transitions: int = 12) -
     done = renamed.get("run_chain.done", "run_chain.done")
     backend = RecordingBackend(done)
     machine = program.machine(types, chains, backend, "drain", 16)
-    state = machine.run(dict(zip(machine.program.vars_in, inputs)))
+    state = machine.run(inputs)
     machine.check_faults(state)
     here = machine.index["build_subtree.entry"]
     columns = [i for i, block in enumerate(backend.blocks) if block == here]
@@ -135,7 +135,7 @@ def draw_shared_gradients(path: Path, chains: int = 24, transitions: int = 12) -
     for x, i in enumerate(columns):
         mask = backend.masks[i]
         shared[mask, x] = backend.values[i][done][mask]
-    steps = machine.read(state, machine.live_name("run_chain.records.n_steps"))
+    steps = machine.read(state, "run_chain.records.n_steps")
     together = np.full((chains, int(steps.max(axis=0).sum())), -1)
     first = 0
     for t in range(transitions):

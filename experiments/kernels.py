@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from batchnuts.autobatch import BatchnutsError
+from batchnuts.autobatch import BatchnutsError, virtual_machine
 from batchnuts.experiments.harness.summary import table
 from batchnuts.experiments.samplers.config import ExperimentConfig, load_experiment
 from batchnuts.experiments.samplers.problems import Problem
@@ -155,8 +155,9 @@ def measure(task: Task) -> Iterator[str]:
         trace = traced(Path(folder))
     (chunk,) = runner.chunks.values()
     machine, state = runner.machine.machine, chunk.state
+    assert isinstance(machine, virtual_machine.VirtualMachine)
     known = kernels(machine.compiled_text(state), machine.schedule.order)
-    yield from report(known, trace, untraced, machine.sweeps(state), counts.useful_gradients)
+    yield from report(known, trace, untraced, machine.counts(state).sweeps, counts.useful_gradients)
 
 
 def report(known: Mapping[str, Kernel], trace: Traced, untraced: float, sweeps: int, useful: int) -> Iterator[str]:

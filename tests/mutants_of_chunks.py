@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from mutants import around, killed_by, rewrite
 
-from batchnuts.autobatch.machine import LaneProgram, Machine
+from batchnuts.autobatch.machine import LaneProgram
+from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.cluster import recent, segment
 from batchnuts.mcmc.execution import attempt, chunk, chunk_plan, saved_stretch
 from batchnuts.mcmc.execution.attempt import Bracket
@@ -132,7 +133,7 @@ def divergences_not_reported(patch: pytest.MonkeyPatch) -> None:
 @killed_by("chunks slices", f"{RUNNER}::test_gradients_are_counted[{{}}]")
 def idle_lanes_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     """a gradient costs as much as one lane's, however many lanes compute it"""
-    rewrite(patch, Machine.costly_runs, "runs * self.lanes", "runs")
+    rewrite(patch, VirtualMachine.counts, ".sum()) * self.lanes", ".sum())")
 
 
 @killed_by("chunks watched", f"{RUNNER}::test_what_is_watched_is_brought_while_the_chunk_waits_for_its_turn")

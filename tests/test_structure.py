@@ -26,6 +26,7 @@ WITHIN_AUTOBATCH = (
     ("backends",),
     ("runtime",),
     ("pipeline",),
+    ("engines",),
     ("cached_functions",),
     ("profiling",),
     ("explain",),

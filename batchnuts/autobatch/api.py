@@ -20,6 +20,9 @@ import numpy as np
 from batchnuts.autobatch.backends.backend import Backend, Identity
 from batchnuts.autobatch.backends.registry import as_backend, get_backend
 from batchnuts.autobatch.cached_functions import found_or_compiled
+from batchnuts.autobatch.engines.engine import Engine, MachineOptions
+from batchnuts.autobatch.engines.registry import engine_of
+from batchnuts.autobatch.engines.sweep import ON_BACKEND
 from batchnuts.autobatch.errors import LaneInputError, OptionError
 from batchnuts.autobatch.explain import explain_passes
 from batchnuts.autobatch.frontend.expressions import frozen
@@ -39,10 +42,11 @@ from batchnuts.autobatch.profiling.profile import (
     collecting,
 )
 from batchnuts.autobatch.profiling.profile import profile as collect
-from batchnuts.autobatch.runtime import reference, stackless
+from batchnuts.autobatch.runtime import stackless
 from batchnuts.autobatch.runtime.block_costs import block_costs
 from batchnuts.autobatch.runtime.faults import assertion_of_python
-from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine, affordable_depth, run_to_end
+from batchnuts.autobatch.runtime.machine import Machine, run_to_end
+from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine, affordable_depth
 from batchnuts.autobatch.scheduling.policies import POLICIES, make_schedule
 from batchnuts.autobatch.scheduling.schedule import Schedule
 from batchnuts.autobatch.text.types import parse_type
@@ -73,11 +77,18 @@ class _Options:
         if depth is not None and (isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or depth < 1):
             raise OptionError(f"max_stack_depth must be at least 1, or None to let stacks grow; found {depth!r}")
 
-    def target(self) -> Backend:
-        """The backend to compile for; plain Python and the interpreter use it for types only."""
-        if self.executor in ("unbatched", "reference"):
-            return get_backend("numpy", "eager")
-        return as_backend(self.backend, self.mode, self.style)
+    def engine(self) -> Engine:
+        """What runs the machine. Raises OptionError for an unknown one."""
+        if self.executor in ("unbatched", "reference"):  # of the first, for types only
+            return engine_of("reference")
+        return ON_BACKEND if hasattr(self.backend, "style") else engine_of(self.backend)
+
+    def arrays(self) -> Backend:
+        """The array library to compile for."""
+        engine = self.engine()
+        if engine is ON_BACKEND:
+            return as_backend(self.backend, self.mode, self.style)
+        return engine.arrays(self.mode, self.style)
 
 
 class BatchedFunction(LaneFunction):
@@ -94,7 +105,7 @@ class BatchedFunction(LaneFunction):
         """All that it reads of its surroundings. Where it is set, programs of it are found on disk without compiling or
         tracing it."""
         self._compiled: LruCache[CompiledFunction] = LruCache(machines)
-        self._machines: LruCache[VirtualMachine] = LruCache(machines)
+        self._machines: LruCache[Machine] = LruCache(machines)
         self._block_code: LruCache[stackless.BlockCodeCache] = LruCache(machines)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -173,8 +184,9 @@ class BatchedFunction(LaneFunction):
         below 1, and for profile=True with "unbatched" or "reference".
         """
         options = _Options(executor, backend, mode, style, schedule, max_stack_depth)
-        if profile and executor in ("unbatched", "reference"):
-            raise OptionError(f"profile counts what batching executors run; {executor!r} runs lane by lane")
+        if profile and executor != "stackless" and not options.engine().info.profiles:
+            alone = executor if executor in ("unbatched", "reference") else backend
+            raise OptionError(f"profile counts what batching executors run; {alone!r} runs lane by lane")
         with collect() if profile else contextlib.nullcontext() as collected:
             result = self._run(arguments, {}, options, tally)
         return result if collected is None else (result, collected)
@@ -189,19 +201,16 @@ class BatchedFunction(LaneFunction):
         inputs = self._bind(args, kwargs)
         if options.executor == "unbatched" and inputs.lanes:
             return self._run_unbatched(inputs)
-        target = options.target()
+        arrays = options.arrays()
         began = time.perf_counter()
-        compiled = self.compiled(inputs.types, target)
+        compiled = self.compiled(inputs.types, arrays)
         results: Sequence[Any]
         if not inputs.lanes:
             results = [np.zeros((0, *t.shape), t.dtype) for t in flatten(compiled.result_type)[0]]
-        elif options.executor == "reference":
-            depth = options.max_stack_depth
-            results = reference.execute(compiled.with_calls, *inputs.leaves, max_stack_depth=depth)
         elif options.executor == "stackless":
-            results = self._run_stackless(compiled, inputs, target, options, tally, began)
+            results = self._run_stackless(compiled, inputs, arrays, options, tally, began)
         else:
-            results = self._run_machine(compiled, inputs, target, options, began)
+            results = self._run_machine(compiled, inputs, arrays, options, began)
         # copies: results are the caller's to change
         return unflatten(flatten(compiled.result_type)[1], [np.array(result) for result in results])
 
@@ -236,19 +245,26 @@ class BatchedFunction(LaneFunction):
         return results
 
     def _run_machine(
-        self, compiled: CompiledFunction, inputs: Inputs, target: Backend, options: _Options, began: float
+        self, compiled: CompiledFunction, inputs: Inputs, arrays: Backend, options: _Options, began: float
     ) -> Sequence[Any]:
-        schedule, limit, profiled = options.schedule, options.max_stack_depth, bool(collecting.get())
-        key = (hashable(inputs.types), target, inputs.lanes, schedule, limit, profiled)
-        depth = limit or _first_stack_depth(compiled, inputs)
-        machine = self._machines.get(key) or self.machine(inputs.types, inputs.lanes, target, schedule, depth, profiled)
-        if machine.stack_depth < depth:
-            machine = machine.with_stack_depth(depth)
-        notes = MachineNotes(began) if profiled else None
-        run = VirtualMachine.run if notes is None else notes.run
+        engine, schedule, limit = options.engine(), options.schedule, options.max_stack_depth
+        name, profiled = engine.info.name, bool(collecting.get())
+        if reason := engine.refuses(compiled):
+            raise OptionError(f"backend {name!r} cannot run {self.__name__}: {reason}")  # type: ignore[attr-defined]
+        key = (name, hashable(inputs.types), arrays, inputs.lanes, schedule, limit, profiled)
+        expected = None if limit else _expected_depth(compiled, inputs)
+        machine = self._machines.get(key)
+        if machine is None:
+            how = MachineOptions(limit, expected, schedule, profiled, identity=self.identity)
+            machine = engine.machine(compiled, arrays, inputs.lanes, how)
+        elif expected and machine.stack_depth is not None and machine.stack_depth < expected:
+            machine = machine.with_stack_depth(expected)
+        notes = MachineNotes(began) if profiled and isinstance(machine, VirtualMachine) else None
+        run = Machine.run if notes is None else notes.run
         machine, results = run_to_end(machine, inputs.leaves, grow=limit is None, run=run)
         self._machines.put(key, machine)
         if notes is not None:
+            assert isinstance(machine, VirtualMachine)
             add_to_collecting(notes.profile(self.__name__, machine))  # type: ignore[attr-defined]
         return results
 
@@ -412,14 +428,14 @@ class BatchedFunction(LaneFunction):
         return map_leaves(lambda *leaves: np.stack(leaves), *results)
 
 
-def _first_stack_depth(compiled: CompiledFunction, inputs: Inputs) -> int:
-    """The initial depth when stacks may grow: the depth that an input gives, if that takes little memory."""
+def _expected_depth(compiled: CompiledFunction, inputs: Inputs) -> int | None:
+    """The depth of stacks that an input gives, if there is one which is worth knowing and takes little memory."""
     bound, program = compiled.depth_bound, compiled.lowered
     if bound is None:
-        return FIRST_STACK_DEPTH
+        return None
     values = inputs.leaves[compiled.with_calls.vars_in.index(bound.variable)]
     depth = bound.depth(int(values.max(initial=0)))
-    return depth if FIRST_STACK_DEPTH < depth <= affordable_depth(program, inputs.lanes) else FIRST_STACK_DEPTH
+    return depth if FIRST_STACK_DEPTH < depth <= affordable_depth(program, inputs.lanes) else None
 
 
 def _of_lane(lane: int, leaf: np.ndarray, type_: TensorType) -> Any:

@@ -214,7 +214,7 @@ class InsideFunction:
 
             def run(*leaves: Array) -> tuple[Array, ...]:
                 state = machine.run_inside(dict(zip(machine.program.vars_in, leaves)), self.max_sweeps)
-                return (*machine.results(state), self._numbered(machine.code.faults, state["fault"]))
+                return (*machine.outputs(state), self._numbered(machine.code.faults, state["fault"]))
 
             found = self._backend.compile(run)
             if self.max_sweeps is None:

@@ -10,15 +10,9 @@ import importlib.util
 import os
 import sys
 
-from batchnuts.autobatch.machine import has_jax, prepare_disk_cache, tensor_library
+from batchnuts.autobatch.machine import engine_infos, has_jax, prepare_disk_cache, tensor_library
 from batchnuts.cli.config import RunConfig, TargetOptions, bridge_of
 from batchnuts.process.quiet import import_tensorflow, without_jax
-
-_PACKAGES = {
-    "tensorflow": ("tensorflow", "tensorflow_probability", "tf_keras", "keras"),
-    "jax": ("jax", "numpyro", "blackjax"),
-}
-"""By backend: the packages that need the library."""
 
 
 def import_first(config: RunConfig) -> None:
@@ -42,7 +36,7 @@ def expected_libraries(config: RunConfig) -> set[str]:
     if (bridge := bridge_of(model)) is not None:
         return {bridge.backend}
     expected = imported_by(model.target.partition(":")[0]) if isinstance(model, TargetOptions) else set()
-    if asked in _PACKAGES:
+    if asked in engine_infos() and engine_infos()[asked].differentiates:
         expected = expected | {asked}
     if expected:
         return expected
@@ -67,4 +61,4 @@ def imported_by(module: str) -> set[str]:
             roots |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             roots.add(node.module.partition(".")[0])
-    return {backend for backend, packages in _PACKAGES.items() if not roots.isdisjoint(packages)}
+    return {name for name, info in engine_infos().items() if not roots.isdisjoint(info.dependents)}

@@ -6,10 +6,10 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from batchnuts.autobatch.machine import engine_infos
 from batchnuts.cluster import versions
 from batchnuts.cluster.errors import ClusterError
 from batchnuts.cluster.tasks import differing
-from batchnuts.mcmc.execution.model_description import LIBRARIES
 from batchnuts.mcmc.model.model import Model
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def versions_of(backend: str) -> dict[str, str]:
     """The versions of this machine on which draws depend, by name."""
-    return versions.found_here(("batchnuts", *LIBRARIES.get(backend, ("numpy",)), "distributed"))
+    return versions.found_here(("batchnuts", *engine_infos()[backend].packages, "distributed"))
 
 
 def require_alike(client: Client, here: dict[str, str]) -> None:

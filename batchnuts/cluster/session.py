@@ -148,7 +148,7 @@ class Session:
                     machine = ChainMachine(compiled, program.example, plan.execution, deepest_of(plan.sampler) + 1)
                     machine.compiled.result()
                 self.machine = machine
-            return self.machine.machine.schedule.policy, len(self.shards)
+            return self.machine.machine.policy, len(self.shards)
 
     def _check_density(self, found: tuple[NDArray[Any], NDArray[Any]]) -> None:
         for what, there, here in zip(("log-density", "gradient"), found, self.plan.density, strict=True):

@@ -422,8 +422,14 @@ def test_arguments_that_do_not_fit(arguments: tuple[Any, ...], message: str, exe
     ("option", "message"),
     [
         ({"executor": "turbo"}, "executor must be one of virtual_machine, .*, unbatched, reference; found 'turbo'"),
-        ({"backend": "turbo"}, "backend must be one of tensorflow, jax, numpy, or a Backend object; found 'turbo'"),
-        ({"backend": None}, "backend must be one of tensorflow, jax, numpy, or a Backend object; found None"),
+        (
+            {"backend": "turbo"},
+            "backend must be one of jax, tensorflow, numpy, reference, or a Backend object; found 'turbo'",
+        ),
+        (
+            {"backend": None},
+            "backend must be one of jax, tensorflow, numpy, reference, or a Backend object; found None",
+        ),
         ({"mode": "turbo", "backend": "numpy"}, "mode must be one of xla, graph, eager; found 'turbo'"),
         ({"mode": "turbo"}, "mode must be one of xla, graph, eager; found 'turbo'"),
         ({"schedule": "turbo"}, "schedule must be one of auto, earliest, most_active.* found 'turbo'"),

@@ -78,7 +78,7 @@ def test_how_often_the_end_runs() -> None:
         program = declared_primitives.compiled(types, backend).lowered
         drain = make_schedule(program, "drain")
         machine = VirtualMachine(program, backend, len(n), 4, ending_early(program, drain) if early else drain)
-        state = machine.run(dict(zip(program.vars_in, inputs, strict=True)))
+        state = machine.run(inputs)
         ends = [machine.index[slot.label] for slot in drain.groups[2]]
         counts[early] = state["executions"][ends]
         assert (state["active"][ends] == len(n)).all()

@@ -88,7 +88,7 @@ def virtual_machine(function: Any, inputs: tuple[Any, ...], schedule: str) -> Di
         function.lane_types(inputs), lanes, get_backend("numpy", "eager"), schedule, FIRST_STACK_DEPTH
     )
     while True:
-        state = machine.run(dict(zip(machine.program.vars_in, leaves)))
+        state = machine.run(leaves)
         try:
             machine.check_faults(state)
         except StackOverflowError:

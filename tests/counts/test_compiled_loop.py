@@ -51,7 +51,7 @@ def make_machine(schedule: str | Schedule = "sweep") -> tuple[VirtualMachine, di
     program = chain.compiled(chain.lane_types(inputs), backend).lowered
     machine = VirtualMachine(program, backend, LANES, STACK_DEPTH, schedule)
     leaves = tf.nest.flatten(inputs)
-    return machine, machine.start(dict(zip(program.vars_in, leaves, strict=True)))
+    return machine, machine.start(leaves)
 
 
 def within_the_loop(machine: VirtualMachine, state: dict[str, Any]) -> list[str]:

@@ -24,7 +24,7 @@ def compiled_text(function: BatchedFunction, **inputs: Any) -> str:
     """Of a machine of LANES lanes for the arguments, one lane's each."""
     types = [as_type(f"{np.asarray(x).dtype}{list(np.shape(x))}") for x in inputs.values()]
     machine = function.machine(tuple(types), LANES, get_backend("jax", "xla"), "sweep", 4)
-    return machine.compiled_text(machine.start({f"main.{name}": np.stack([x] * LANES) for name, x in inputs.items()}))
+    return machine.compiled_text(machine.start([np.stack([x] * LANES) for x in inputs.values()]))
 
 
 @batch

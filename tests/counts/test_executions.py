@@ -57,7 +57,7 @@ def test_the_machines_own_counters(backend: str, mode: str) -> None:
     """`executions` and `active` of the state agree with the counting primitive, on every backend."""
     target = get_backend(backend, mode)
     machine = fibonacci.machine((as_type("int64"),), len(LANES), target, "earliest", 8)
-    state = machine.run(dict(zip(machine.program.vars_in, (LANES,), strict=True)))
+    state = machine.run((LANES,))
     assert machine.is_finished(state)
     np.testing.assert_array_equal(target.to_numpy(machine.results(state)[0]), [3, 21, 5, 8])
     at = {label: i for i, label in enumerate(machine.schedule.order)}
@@ -78,7 +78,7 @@ def test_the_machines_own_counters(backend: str, mode: str) -> None:
 def test_lanes_share_the_addition_across_depths() -> None:
     """Eight lanes of equal depth: as few additions as one lane; lanes out of step: fewer than the sum."""
     machine = fibonacci.machine((as_type("int64"),), 8, get_backend("numpy", ""), "earliest", 8)
-    state = machine.run({machine.program.vars_in[0]: np.full(8, 6)})
+    state = machine.run((np.full(8, 6),))
     alone = fibonacci.machine((as_type("int64"),), 1, get_backend("numpy", ""), "earliest", 8)
     single = alone.run({alone.program.vars_in[0]: np.array([6])})
     np.testing.assert_array_equal(state["executions"], single["executions"])

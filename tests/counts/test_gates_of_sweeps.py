@@ -35,7 +35,7 @@ def test_lanes_that_wait_for_each_other_share_more_gradients() -> None:
 
     runs, active, draws = [], [], []
     for machine in (gated, ungated):
-        state = machine.run(dict(zip(program.vars_in, flatten(arguments)[0], strict=True)))
+        state = machine.run(flatten(arguments)[0])
         machine.check_faults(state)
         for counts, name in ((runs, "executions"), (active, "active")):
             counts.append(dict(zip(machine.schedule.order, np.asarray(state[name]).tolist(), strict=True)))

@@ -161,7 +161,7 @@ def machine_run(subject: Subject, lowered: Any, policy: str, depth: int) -> tupl
     made = policies.make_schedule(lowered, policy)
     count = len(subject.leaves[0])
     machine = virtual_machine.VirtualMachine(lowered, NumpyBackend(), count, depth, made)
-    state = machine.advance(machine.start(dict(zip(lowered.vars_in, subject.leaves))), LIMIT)
+    state = machine.advance(machine.start(subject.leaves), LIMIT)
     if not machine.is_finished(state):
         raise EndlessRunError
     machine.check_faults(state)

@@ -101,7 +101,7 @@ def test_a_new_batch_of_the_same_shape_is_not_traced_again(triangle: Any, mode: 
         np.testing.assert_array_equal(triangle.run(n, mode=mode), n * (n + 1) // 2)
     (machine,) = triangle._machines.values()
     assert machine._advance.traces == 1
-    state = machine.start({machine.program.vars_in[0]: ints})
+    state = machine.start((ints,))
     for sweeps in (1, 2, 1000):
         state = machine.advance(state, sweeps)
     assert machine.is_finished(state)

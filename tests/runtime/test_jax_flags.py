@@ -29,7 +29,7 @@ if sys.argv[1:]:
     jnp.ones(3)
 before = dict(os.environ)
 machine = triangular.machine((as_type("int64"),), 100, get_backend("jax", "xla"), "sweep", 8)
-state = machine.start({"main.n": np.arange(100) % 5})
+state = machine.start((np.arange(100) % 5,))
 text = machine.compiled_text(state)
 assert dict(os.environ) == before, "the environment has changed"
 assert np.asarray(machine.results(machine.advance(state, 100))[0])[:5].tolist() == [0, 1, 3, 6, 10]

@@ -119,7 +119,7 @@ def test_the_loops_of_tensorflow_carry_no_more(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(tf, "while_loop", recording)
     machine = power.machine((as_type("float64"), as_type("int64")), 3, TensorFlowBackend("graph"), "earliest", 4)
     x, n = np.array([2.0, 3.0, 5.0]), np.array([1, 2, 3])
-    state = machine.run({"main.x": x, "main.n": n})
+    state = machine.run((x, n))
     np.testing.assert_array_equal(machine.results(state)[0], x**n)
     np.testing.assert_array_equal(state["value:main.x"], x)
     (outer, _), *inner = carried
@@ -137,7 +137,7 @@ def test_in_the_graph_too_what_is_not_assigned_passes_through() -> None:
     """The While op gives no more outputs that its body computes than there are loop variables."""
     backend = TensorFlowBackend("graph")
     machine = power.machine((as_type("float64"), as_type("int64")), 3, backend, "earliest", 4)
-    state = machine.start({"main.x": np.ones(3), "main.n": np.ones(3, "int64")})
+    state = machine.start((np.ones(3), np.ones(3, "int64")))
     limits = [np.asarray(n) for n in (5, 0)]
     graph = machine._advance.graph(state, *limits)
     (loop,) = [op for op in graph.get_operations() if op.type in ("While", "StatelessWhile")]

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from batchnuts.autobatch import LaneAssertionError, StackOverflowError, batch, primitive, write
-from batchnuts.autobatch.machine import CostlyRuns, LaneProgram, Machine, Tally, use_own_threads
+from batchnuts.autobatch import LaneAssertionError, StackOverflowError, batch, get_backend, primitive, write
+from batchnuts.autobatch.machine import CostlyRuns, LaneProgram, Machine, ResumableMachine, Tally, use_own_threads
 
 
 class Sums(NamedTuple):
@@ -38,8 +38,12 @@ def squares(x: Any, n: Any) -> Sums:
 ARGUMENTS = (np.array([[1.0, 2.0], [0.0, 5.0], [3.0, 3.0]]), np.array([2, 6, 0]))
 
 
-def make(backend: str = "numpy", mode: str = "eager", lanes: int = 3, depth: int = 4) -> Machine:
+def make(backend: str = "numpy", mode: str = "eager", lanes: int = 3, depth: int = 4) -> ResumableMachine:
     return LaneProgram(squares, ARGUMENTS, backend, mode).machine(lanes, depth, ends_early=True)
+
+
+def sums(machine: Machine, state: Any) -> Sums:
+    return Sums(*machine.results(state))
 
 
 def finished(machine: Machine, state: Any) -> Any:
@@ -51,32 +55,33 @@ def finished(machine: Machine, state: Any) -> Any:
 
 @pytest.mark.parametrize(("backend", "mode"), [("numpy", "eager"), ("tensorflow", "xla")])
 def test_a_run_in_pieces_gives_what_a_call_gives(backend: str, mode: str) -> None:
-    machine = make(backend, mode)
+    program = LaneProgram(squares, ARGUMENTS, backend, mode)
+    machine = program.machine(3, 4, ends_early=True)
     begun = machine.start(ARGUMENTS)
     machine.trace(begun)
-    with machine.on_shard(0):
+    with program.engine.on_shard(0):
         state = finished(machine, begun)
     assert machine.count_live(begun) == 3, "what was given stays as it was"
-    assert machine.sweeps(begun) == 0 < machine.sweeps(state)
-    found, expected = machine.result(state), squares.run(*ARGUMENTS, backend="numpy")
+    assert machine.counts(begun).sweeps == 0 < machine.counts(state).sweeps
+    found, expected = program.result(machine, state), squares.run(*ARGUMENTS, backend="numpy")
     assert isinstance(found, Sums)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other)
-    assert machine.costly_runs(state).useful == 8
-    assert machine.costly_runs(state).executed % machine.lanes == 0
+    assert machine.counts(state).costly.useful == 8
+    assert machine.counts(state).costly.executed % machine.lanes == 0
 
 
 def test_variables_are_read_and_set_by_their_names() -> None:
     machine = make()
     state = machine.start(ARGUMENTS)
     assert machine.read(state, "squares.n").tolist() == [2, 6, 0]
-    state = finished(machine, machine.with_values(state, {"squares.n": np.array([1, 1, 1])}))
-    assert machine.result(state).total.tolist() == [[1.0, 4.0], [0.0, 25.0], [9.0, 9.0]]
+    state = finished(machine, machine.write(state, {"squares.n": np.array([1, 1, 1])}))
+    assert sums(machine, state).total.tolist() == [[1.0, 4.0], [0.0, 25.0], [9.0, 9.0]]
     with pytest.raises(KeyError, match="nothing"):
-        machine.with_values(state, {"squares.nothing": np.zeros(3)})
+        machine.write(state, {"squares.nothing": np.zeros(3)})
 
 
-def test_lanes_begin_again_and_move() -> None:
+def test_lanes_restart_and_move() -> None:
     machine = make()
     state = machine.start(ARGUMENTS)
     while machine.count_live(state) == 3:
@@ -84,11 +89,11 @@ def test_lanes_begin_again_and_move() -> None:
     halted = np.flatnonzero(~machine.live(state))
     assert halted.tolist() == [2]
     others = (np.full((3, 2), 2.0), np.array([1, 1, 1]))
-    again = finished(machine, machine.begin_again(state, halted, others))
-    assert machine.result(again).total.tolist() == [[5.0, 13.0], [55.0, 355.0], [4.0, 4.0]]
+    again = finished(machine, machine.restart(state, halted, others))
+    assert sums(machine, again).total.tolist() == [[5.0, 13.0], [55.0, 355.0], [4.0, 4.0]]
     other = machine.start(others)
-    moved = finished(machine, machine.with_lanes(state, halted, other, np.array([0])))
-    assert machine.result(moved).total.tolist() == machine.result(again).total.tolist()
+    moved = finished(machine, machine.move(state, halted, other, np.array([0])))
+    assert sums(machine, moved).total.tolist() == sums(machine, again).total.tolist()
 
 
 def test_what_a_program_says_of_one_lane() -> None:
@@ -116,7 +121,7 @@ def test_faults_are_raised_where_they_are_asked_for() -> None:
         arguments = (np.array([n]),)
         machine = LaneProgram(deep, arguments, "numpy", "eager").machine(1, 2).with_stack_depth(depth)
         assert machine.stack_depth == depth
-        return machine.result(finished(machine, machine.start(arguments))).tolist()
+        return machine.results(finished(machine, machine.start(arguments)))[0].tolist()
 
     assert run(8, 5) == [1]
     with pytest.raises(StackOverflowError):
@@ -126,14 +131,16 @@ def test_faults_are_raised_where_they_are_asked_for() -> None:
 
 
 def test_only_a_compiler_has_a_text() -> None:
-    machine = make()
+    machine = squares.machine(squares.lane_types(ARGUMENTS), 3, get_backend("numpy", "eager"), "auto", 4)
     with pytest.raises(ValueError, match="'numpy' runs in mode 'eager'"):
         machine.compiled_text(machine.start(ARGUMENTS))
 
 
 def test_a_backend_that_computes_in_the_calling_thread_has_no_threads_to_divide() -> None:
     assert not use_own_threads(2, "numpy")
-    with pytest.raises(ValueError, match="backend must be one of tensorflow, jax, numpy; found 'foo'"):
+    with pytest.raises(
+        ValueError, match="backend must be one of jax, tensorflow, numpy, reference, or a Backend object; found 'foo'"
+    ):
         use_own_threads(2, "foo")
     with pytest.raises(ValueError, match="shards must be an integer of at least 1, or None; found 0"):
         use_own_threads(0, "jax")

@@ -123,7 +123,7 @@ def sums(x, n):
 def test_a_machine_crosses_with_few_arrays(mode: str) -> None:
     backend = get_backend("tensorflow", mode)
     machine = sums.machine((as_type("float32"), as_type("int64")), 3, backend, "earliest", 4)
-    state = machine.start({"main.x": np.ones(3, "float32"), "main.n": np.arange(3)})
+    state = machine.start((np.ones(3, "float32"), np.arange(3)))
     limits = [np.asarray(5), np.asarray(0)]
     graph = machine._advance.graph(state, *limits)
     dtypes = {array.dtype for array in state.values()}
@@ -138,7 +138,7 @@ def test_a_machine_keeps_arrays_of_its_own(mode: str) -> None:
     backend = get_backend("tensorflow", mode)
     machine = sums.machine((as_type("float32"), as_type("int64")), 3, backend, "earliest", 4)
     x, n = np.ones(3, "float32"), np.arange(3)
-    state = machine.start({"main.x": x, "main.n": n})
+    state = machine.start((x, n))
     x[:], n[:] = 7, 0
     state = machine.advance(state, 100)
     x[:] = 8
@@ -150,7 +150,7 @@ def test_a_machine_keeps_arrays_of_its_own(mode: str) -> None:
 def test_the_state_before_stays_valid() -> None:
     backend = get_backend("tensorflow", "xla")
     machine = sums.machine((as_type("float32"), as_type("int64")), 3, backend, "earliest", 4)
-    first = machine.start({"main.x": np.ones(3, "float32"), "main.n": np.full(3, 9)})
+    first = machine.start((np.ones(3, "float32"), np.full(3, 9)))
     second = machine.advance(first, 2)
     before = {name: np.array(array) for name, array in second.items()}
     third = machine.advance(second, 100)

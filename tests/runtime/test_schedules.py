@@ -19,6 +19,7 @@ from batchnuts.autobatch.api import as_type
 from batchnuts.autobatch.backends.backend import SweepPlan
 from batchnuts.autobatch.backends.numpy import NumpyBackend
 from batchnuts.autobatch.backends.registry import get_backend
+from batchnuts.autobatch.engines.sweep import SweepEngine
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.scheduling.dispatch import OnHost, Rule
 
@@ -62,7 +63,7 @@ def assert_ends_like_plain_python(case: Gated, backend: Any, policy: str) -> Non
     """Driven by hand, so that a machine which waits forever fails instead of running forever."""
     types = (as_type("int64"),) * len(case.inputs)
     machine = case.function.machine(types, len(case.inputs[0]), backend, policy, 16)
-    state = machine.start(dict(zip(machine.program.vars_in, case.inputs, strict=True)))
+    state = machine.start(case.inputs)
     state = machine.advance(state, 5000)
     assert machine.is_finished(state)
     expected = case.function.run(*case.inputs, executor="unbatched")
@@ -247,7 +248,7 @@ class Watched(NumpyBackend):
 def dispatches(function: Any, n: np.ndarray, policy: str) -> tuple[list[tuple[int, np.ndarray]], int]:
     backend = Watched()
     machine = function.machine((as_type("int64"),), len(n), backend, policy, 16)
-    machine.run(dict(zip(machine.program.vars_in, (n,), strict=True)))
+    machine.run((n,))
     return backend.seen, machine.halted
 
 
@@ -272,8 +273,7 @@ def test_a_run_in_pieces_is_the_run(policy: str) -> None:
     n, k = np.array([5, 0, 2, 7, 6]), np.array([1, 2, 3, 4, 2])
     target = get_backend("tensorflow", "xla")
     machine = uneven.machine((as_type("int64"),) * 2, len(n), target, policy, 4)
-    inputs = dict(zip(machine.program.vars_in, (n, k), strict=True))
-    whole, state = machine.run(inputs), machine.start(inputs)
+    whole, state = machine.run((n, k)), machine.start((n, k))
     while not machine.is_finished(state):
         state = machine.advance(state, 3)
     for name in whole:
@@ -282,8 +282,8 @@ def test_a_run_in_pieces_is_the_run(policy: str) -> None:
 
 def test_the_machine_is_kept_for_the_next_run_of_a_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    machine = type(fibonacci).machine
-    monkeypatch.setattr(type(fibonacci), "machine", lambda *a, **k: made.append(1) or machine(*a, **k))
+    machine = SweepEngine.machine
+    monkeypatch.setattr(SweepEngine, "machine", lambda *a, **k: made.append(1) or machine(*a, **k))
     schedule = Schedule([list(fibonacci.schedule("int64", backend="numpy").order)])
     for _ in range(2):
         fibonacci.run(np.array([3, 4]), backend="numpy", schedule=Schedule(schedule.groups))

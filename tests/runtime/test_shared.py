@@ -83,10 +83,10 @@ def test_a_machine_keeps_the_value_of_its_start_and_compiles_once(backend: str) 
     for state, value in zip(states, MATRICES):
         done = machine.advance(state, 1000)
         traces.append(len(traced))
-        np.testing.assert_allclose(machine.result(done), expected(value), rtol=1e-12)
+        np.testing.assert_allclose(machine.results(done)[0], expected(value), rtol=1e-12)
         assert done["shared:matrix"].shape == (2, 2), "no copy for each lane"
     assert traces[0] == traces[1]
-    moved = machine.with_lanes(states[0], np.array([0]), states[1], np.array([1]))
+    moved = machine.move(states[0], np.array([0]), states[1], np.array([1]))
     np.testing.assert_array_equal(moved["shared:matrix"], MATRICES[0])
 
 

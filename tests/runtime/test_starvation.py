@@ -57,7 +57,7 @@ def longest_wait(case: Gated, schedule: str | Schedule, backend: Any, sweeps: in
     """Most sweeps in a row in which some live lane took no step. A block that runs moves all lanes that wait at it."""
     types = (as_type("int64"),) * len(case.inputs)
     machine = case.function.machine(types, len(case.inputs[0]), backend, schedule, 16)
-    state = machine.start(dict(zip(machine.program.vars_in, case.inputs, strict=True)))
+    state = machine.start(case.inputs)
     waited = np.zeros(machine.lanes, int)
     longest = 0
     for _ in range(sweeps):
@@ -174,7 +174,7 @@ def test_patience_changes_no_result() -> None:
 def test_a_run_in_slices_has_its_sweeps_for_all_at_the_same_places() -> None:
     case, schedule, numpy = HOSTILE[0], hostile_schedules(HOSTILE[0], 5)[0], get_backend("numpy", "")
     machine = case.function.machine((as_type("int64"),), len(case.inputs[0]), numpy, schedule, 16)
-    start = machine.start(dict(zip(machine.program.vars_in, case.inputs, strict=True)))
+    start = machine.start(case.inputs)
     sliced = start
     for sweeps in (3, 1, 9, 11):
         sliced = machine.advance(sliced, sweeps)

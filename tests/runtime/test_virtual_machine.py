@@ -13,7 +13,7 @@ from batchnuts.autobatch import BatchnutsError, StackOverflowError, TypeConflict
 from batchnuts.autobatch.api import as_type
 from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.backends.tensorflow.backend import FEW
-from batchnuts.autobatch.runtime import virtual_machine
+from batchnuts.autobatch.runtime import machine as runtime_machine
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine
 
 MODES = [("numpy", "eager"), ("tensorflow", "eager"), ("tensorflow", "graph"), ("tensorflow", "xla")]
@@ -110,7 +110,7 @@ def test_an_endless_recursion_ends_in_an_overflow(monkeypatch: pytest.MonkeyPatc
             return 0
         return endless(n + 1) + 1
 
-    monkeypatch.setattr(virtual_machine, "LARGEST_STACK_DEPTH", 64)
+    monkeypatch.setattr(runtime_machine, "LARGEST_STACK_DEPTH", 64)
     with pytest.raises(StackOverflowError, match=r"lane 0 recursed too deep in 'endless': .* holds 64 frames"):
         endless.run(np.array([0, -1]), backend="numpy")
 
@@ -202,9 +202,8 @@ def test_a_run_in_pieces_is_the_run(backend: str, mode: str, schedule: str) -> N
     target = get_backend(backend, mode)
     n = np.array([4, 2, 5])
     machine = recursion_in_loop.machine((as_type("int64"),), len(n), target, schedule, 8)
-    inputs = dict(zip(machine.program.vars_in, (n,), strict=True))
-    whole = machine.run(inputs)
-    state = machine.start(inputs)
+    whole = machine.run((n,))
+    state = machine.start((n,))
     pieces = 0
     while not machine.is_finished(state):
         state = machine.advance(state, 5)
@@ -223,7 +222,7 @@ def test_the_state_given_in_stays_valid(backend: str, mode: str) -> None:
     """Stacks may be changed in place, but never those of a state that the caller holds."""
     target = get_backend(backend, mode)
     machine = recursion_in_loop.machine((as_type("int64"),), 3, target, "earliest", 8)
-    state = machine.advance(machine.start({machine.program.vars_in[0]: np.array([4, 2, 5])}), 7)
+    state = machine.advance(machine.start((np.array([4, 2, 5]),)), 7)
     kept = {name: np.array(target.to_numpy(array)) for name, array in state.items()}
     once, again = machine.advance(state, 30), machine.advance(state, 30)
     assert any((target.to_numpy(once[name]) != kept[name]).any() for name in kept if name.startswith("frames:"))
@@ -236,7 +235,7 @@ def test_the_state_given_in_stays_valid(backend: str, mode: str) -> None:
 def test_a_machine_is_left_when_few_lanes_are_left(backend: str, mode: str) -> None:
     target = get_backend(backend, mode)
     machine = recursion_in_loop.machine((as_type("int64"),), 4, target, "earliest", 8)
-    start = machine.start({machine.program.vars_in[0]: np.array([1, 6, 2, 5])})
+    start = machine.start((np.array([1, 6, 2, 5]),))
     for leave_at in (3, 2, 1, 0):
         state = machine.advance(start, 10**6, leave_at)
         assert machine.count_live(state) <= leave_at
@@ -247,17 +246,17 @@ def test_a_machine_is_left_when_few_lanes_are_left(backend: str, mode: str) -> N
 
 @every_mode
 def test_lanes_go_on_in_another_state(backend: str, mode: str) -> None:
-    """With their frames, wherever they are; lanes that stay are left alone, and what is not to be moved stays."""
+    """With their frames, wherever they are; lanes that stay are left alone."""
     target = get_backend(backend, mode)
     machine = recursion_in_loop.machine((as_type("int64"),), 4, target, "earliest", 8)
 
     def started(*n: int) -> Any:
-        return machine.advance(machine.start({machine.program.vars_in[0]: np.array(n)}), 10**6, 2)
+        return machine.advance(machine.start((np.array(n),)), 10**6, 2)
 
     one, other = started(6, 1, 5, 1), started(1, 1, 4, 7)
     assert machine.live(one).tolist() == [True, False, True, False]
     assert machine.live(other).tolist() == [False, False, True, True]
-    moved = machine.with_lanes(one, np.array([1, 3]), other, np.array([3, 2]))
+    moved = machine.move(one, np.array([1, 3]), other, np.array([3, 2]))
     for name in ("sweeps", "executions", "active"):
         np.testing.assert_array_equal(target.to_numpy(moved[name]), target.to_numpy(one[name]))
     expected = recursion_in_loop.run(np.array([6, 7, 5, 4]), executor="unbatched")
@@ -265,21 +264,18 @@ def test_lanes_go_on_in_another_state(backend: str, mode: str) -> None:
     rest = machine.advance(one, 10**6), machine.advance(other, 10**6)
     np.testing.assert_array_equal(target.to_numpy(machine.results(rest[0])[0])[[0, 2]], expected[[0, 2]])
     np.testing.assert_array_equal(target.to_numpy(machine.results(rest[1])[0])[[3, 2]], expected[[1, 3]])
-    (out,) = machine.program.vars_out
-    kept = machine.with_lanes(one, np.array([1]), other, np.array([3]), without=frozenset({out}))
-    np.testing.assert_array_equal(machine.read(kept, out), machine.read(one, out))
 
 
 def test_a_finished_machine_stays_as_it_is() -> None:
     machine = fibonacci.machine((as_type("int64"),), 2, get_backend("numpy", ""), "earliest", 8)
-    state = machine.run({machine.program.vars_in[0]: np.array([3, 4])})
+    state = machine.run((np.array([3, 4]),))
     again = machine.advance(state, 10)
     for name in state:
         np.testing.assert_array_equal(again[name], state[name])
 
 
 def test_a_recursion_that_never_ends_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(virtual_machine, "LARGEST_STACK_DEPTH", 64)
+    monkeypatch.setattr(runtime_machine, "LARGEST_STACK_DEPTH", 64)
 
     @batch
     def upwards(n):
@@ -294,7 +290,7 @@ def test_a_recursion_that_never_ends_is_reported(monkeypatch: pytest.MonkeyPatch
 
 def test_a_deep_recursion_is_not_called_endless(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is known is the limit. Stacks reach it in a few steps; where an input gives the depth, it is not a limit."""
-    monkeypatch.setattr(virtual_machine, "LARGEST_STACK_DEPTH", 64)
+    monkeypatch.setattr(runtime_machine, "LARGEST_STACK_DEPTH", 64)
     depths = []
     make_machine = VirtualMachine.__init__
 

@@ -33,7 +33,7 @@ def triangular(n):
 
 before = dict(os.environ)
 machine = triangular.machine((as_type("int64"),), 2, get_backend("tensorflow", "xla"), "sweep", 8)
-state = machine.start({"main.n": np.array([3, 5])})
+state = machine.start((np.array([3, 5]),))
 budget = [np.asarray(n) for n in (5, 0)]
 hlo = machine._advance.compiled_text(state, *budget)
 assert dict(os.environ) == before, "the environment has changed"

@@ -33,16 +33,9 @@ def as_backend(backend: str | Backend, mode: str, style: str) -> Backend:
         if backend == "numpy" and mode not in MODES:
             raise OptionError(f"mode must be one of {', '.join(MODES)}; found {mode!r}")
         return get_backend(backend, mode, style)
-    if not hasattr(backend, "style"):
-        raise OptionError(f"backend must be one of {', '.join(BACKENDS)}, or a Backend object; found {backend!r}")
     if style not in ("auto", backend.style):
         raise OptionError(f"style={style!r}, but the backend {backend.name!r} was made for {backend.style!r}")
     return backend
-
-
-def is_compiled_whole(backend: str, mode: str) -> bool:
-    """Whether a backend compiles a machine to one program, so that Python does not drive its blocks."""
-    return backend != "numpy" and mode == "xla"
 
 
 def has_jax() -> bool:

@@ -13,10 +13,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextvars import ContextVar
+from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.backends.backend import Array, Backend, State
+from batchnuts.autobatch.backends.backend import Backend, State
 from batchnuts.autobatch.ir.program import (
     RETURN_ADDRESS,
     Block,
@@ -97,15 +98,15 @@ class MachineNotes:
         self.attempts = 0
         self.compile_seconds = 0.0
 
-    def run(self, machine: VirtualMachine, inputs: dict[str, Array]) -> State:
-        """As `VirtualMachine.run`, taking the timeline out of the state before it is full."""
+    def run(self, machine: VirtualMachine, arguments: Any) -> State:
+        """From `start` until every lane has halted, taking the timeline out of the state before it is full."""
         self.attempts += 1
         self.sweeps = 0
         notes = self.timeline = _TimelineNotes()
-        state = machine.advance(machine.start(inputs), 0)  # compiles
+        state = machine.advance(machine.start(arguments), 0)  # compiles
         now = time.perf_counter()
         self.compile_seconds += now - self.began
-        while not machine.is_finished(state):
+        while machine.count_live(state):
             state, taken = machine.counted_advance(state, machine.code.timeline_rows // machine.steps_per_sweep)
             self.sweeps += int(taken)
             names = ("timeline:block", "timeline:active")

@@ -22,10 +22,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from batchnuts.autobatch.backends.backend import (
     Array,
@@ -37,23 +38,21 @@ from batchnuts.autobatch.backends.backend import (
     StateArrays,
     SweepPlan,
 )
-from batchnuts.autobatch.errors import StackOverflowError
 from batchnuts.autobatch.ir.printer import show_program
-from batchnuts.autobatch.ir.program import Program, VariableAllocation
+from batchnuts.autobatch.ir.program import Program, VariableAllocation, WriteRowOp
 from batchnuts.autobatch.ir.verify import check_lowered, require_inputs
+from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.language.shared import PREFIX
 from batchnuts.autobatch.runtime.block_code import MachineBlocks
 from batchnuts.autobatch.runtime.block_costs import Costs, block_work, costs_of
-from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH, Fault, FaultKind
+from batchnuts.autobatch.runtime.faults import Fault, FaultKind
+from batchnuts.autobatch.runtime.machine import CostlyRuns, Counts, ResumableMachine, run_to_end
 from batchnuts.autobatch.scheduling.dispatch import Rule
-from batchnuts.autobatch.scheduling.policies import ending_early, make_schedule
+from batchnuts.autobatch.scheduling.policies import costly_blocks, ending_early, make_schedule
 from batchnuts.autobatch.scheduling.schedule import Schedule
 
 FIRST_STACK_DEPTH = 16
 """Where an automatic stack depth begins; it grows up to LARGEST_STACK_DEPTH."""
-
-GROWTH = 4
-"""The factor by which stacks grow: each time the program runs again from the start."""
 
 LARGEST_PREDICTED_DEPTH = 1 << 20
 """The maximum automatic stack depth where an input gives the depth of the recursion."""
@@ -69,6 +68,12 @@ TIMELINE_ROWS = 4096
 """Dispatches that a profiled machine notes in its state before they must be taken out."""
 
 
+def buffers_of(program: Program) -> frozenset[str]:
+    """The variables that `write` writes rows to."""
+    ops = (op for block in program.graph.blocks for op in block.ops if isinstance(op, WriteRowOp))
+    return frozenset(v for op in ops for v in (op.buffer, op.var_out))
+
+
 def affordable_depth(program: Program, lanes: int) -> int:
     """The depth at which the stacks of a lowered program fill FIRST_STACK_BYTES."""
     types = [program.var_defs[v] for v, a in program.var_alloc.items() if a is VariableAllocation.FULL]
@@ -76,11 +81,10 @@ def affordable_depth(program: Program, lanes: int) -> int:
     return min(FIRST_STACK_BYTES // (frame * max(lanes, 1)), LARGEST_PREDICTED_DEPTH)
 
 
-class VirtualMachine:
+class VirtualMachine(ResumableMachine):
     """A lowered, allocated program made ready for one lane count, stack depth and schedule.
 
-    `start` makes the initial state from inputs [lanes, ...], `advance` makes up to a number of sweeps, `results` reads
-    the outputs of a finished state. The compiled code is reused for every run of the same machine.
+    `advance` makes sweeps over the schedule. The compiled code is reused for every run of the same machine.
 
     schedule: a policy's name, or a Schedule made by hand; ValueError if it does not fit the program.
     profiled: whether the state also records what a profile needs (see `MachineBlocks`).
@@ -111,6 +115,7 @@ class VirtualMachine:
         self.schedule = make_schedule(program, schedule, lambda: costs_of(program, work()))
         if ends_early:
             self.schedule = ending_early(program, self.schedule)
+        self.policy = self.schedule.policy
         self.profiled = profiled
         labels = self.schedule.order
         one_choice = self.schedule.choose == "most_active"
@@ -147,12 +152,22 @@ class VirtualMachine:
         whole = MachineFunction(advance, plan.touches, self.text, lanes, identity)
         self._advance = backend.compile_machine(whole, plain=one_vector)
 
+    @functools.cached_property
+    def buffers(self) -> frozenset[str]:
+        """The variables that `write` writes rows to."""
+        return buffers_of(self.program)
+
+    @functools.cached_property
+    def _costly(self) -> list[int]:
+        """Indices of the blocks with a costly primitive."""
+        return [self.index[label] for label in costly_blocks(self.program)]
+
+    @override
     def text(self) -> str:
-        """What its states depend on: the program with its registers, lanes, stacks, and the schedule."""
         return f"{show_program(self.program)}\n{(self.lanes, self.stack_depth, self.schedule, self.profiled)}"
 
+    @override
     def with_stack_depth(self, stack_depth: int) -> VirtualMachine:
-        """The same machine with stacks of another depth."""
         return VirtualMachine(
             self.program,
             self.backend,
@@ -164,24 +179,25 @@ class VirtualMachine:
             costs=self._costs,
         )
 
-    def start(self, inputs: dict[str, Array]) -> State:
-        """The state before the first block; `inputs` maps the program's input variables to arrays [lanes, ...]."""
-        return self.code.start(inputs)
+    def _named(self, arguments: Any) -> dict[str, Array]:
+        """By the program's input variables."""
+        return dict(zip(self.program.vars_in, flatten(arguments)[0], strict=True))
 
-    def advance(self, state: State, sweeps: int, leave_at: int = 0) -> State:
-        """Make up to `sweeps` sweeps over the schedule, none once at most `leave_at` lanes have not halted yet.
+    @override
+    def start(self, arguments: Any) -> State:
+        return self.code.start(self._named(arguments))
 
-        The state given in stays valid.
-        """
-        return self.counted_advance(state, sweeps, leave_at)[0]
+    @override
+    def advance(self, state: State, budget: int, leave_at: int = 0) -> State:
+        return self.counted_advance(state, budget, leave_at)[0]
 
     def counted_advance(self, state: State, sweeps: int, leave_at: int = 0) -> tuple[State, Array]:
         """As `advance`, with how many sweeps were made."""
         changed, taken = self._advance(state, *self._scalars(sweeps, leave_at))
         return {**state, **changed}, taken
 
+    @override
     def trace(self, state: State) -> None:
-        """Do now the Python part of the first `advance`; the compiler's own part is left to that call."""
         self._advance.trace(state, *self._scalars(0, 0))
 
     def compiled_text(self, state: State) -> str:
@@ -198,90 +214,72 @@ class VirtualMachine:
         arrays = StateArrays(self.backend)
         return tuple(arrays.asarray(number, "int64") for number in numbers)
 
+    @override
     def live(self, state: State) -> np.ndarray:
-        """Which lanes have not halted yet: bool [lanes], on the host."""
         return np.asarray(self.backend.to_numpy(state["pc"]) != self.halted)
 
-    def count_live(self, state: State) -> int:
-        """How many lanes have not halted yet."""
-        return int(np.count_nonzero(self.live(state)))
-
-    def with_lanes(
-        self, state: State, to: np.ndarray, source: State, lanes: np.ndarray, without: frozenset[str] = frozenset()
-    ) -> State:
-        """The state whose lanes `to` [k] go on as the lanes `lanes` [k] of another state of this machine would.
-
-        `without`: variables whose values are not copied, since nothing reads them. The counters remain those of this
-        state.
-        """
+    @override
+    def move(self, state: State, to: np.ndarray, source: State, lanes: np.ndarray) -> State:
         moved = dict(state)
         for name, array in state.items():
             one_for_all = name in _COUNTERS or name.startswith(("timeline:", PREFIX))
-            if one_for_all or name.removeprefix("value:") in without:
+            if one_for_all or name.removeprefix("value:") in self.buffers:
                 continue
-            there = self.backend.to_numpy(array)
-            rows = np.array(there).reshape(self.lanes, -1)
+            before = self.backend.to_numpy(array)
+            rows = np.array(before).reshape(self.lanes, -1)
             rows[to] = self.backend.to_numpy(source[name]).reshape(self.lanes, -1)[lanes]
-            moved[name] = self.backend.asarray(rows.reshape(there.shape), there.dtype.name)
+            moved[name] = self.backend.asarray(rows.reshape(before.shape), before.dtype.name)
         return moved
 
-    def begin_again(self, state: State, lanes: np.ndarray, inputs: dict[str, Array]) -> State:
-        """The state with the lanes `lanes` [k], which have halted, before their first block.
-
-        inputs: as for `start`, [lanes, ...] for all lanes of the machine; the others' rows are not read.
-        """
+    @override
+    def restart(self, state: State, lanes: np.ndarray, arguments: Any) -> State:
         entry = self.index[self.program.graph.entry]
         values: dict[str, Any] = {name: 0 for name in state if name.startswith("height:")} | {"pc": entry, "fault": 0}
-        for variable, array in inputs.items():
+        for variable, array in self._named(arguments).items():
             if f"value:{variable}" in state:
                 values[f"value:{variable}"] = np.asarray(array)[lanes]
-        again = dict(state)
+        restarted = dict(state)
         for name, rows in values.items():
-            there = np.array(self.backend.to_numpy(state[name]))
-            there[lanes] = rows
-            again[name] = self.backend.asarray(there, there.dtype.name)
-        return again
+            array = np.array(self.backend.to_numpy(state[name]))
+            array[lanes] = rows
+            restarted[name] = self.backend.asarray(array, array.dtype.name)
+        return restarted
 
-    def saved(self, state: State, without: frozenset[str] = frozenset()) -> dict[str, np.ndarray]:
-        """A state as arrays of the host, from which `restored` makes it again, in another process too.
-
-        `without`: variables whose values are not saved, since nothing reads them; shared arrays are not either.
-        """
+    @override
+    def save(self, state: State) -> dict[str, np.ndarray]:
         return {
             name: np.array(self.backend.to_numpy(array))
             for name, array in state.items()
-            if not name.startswith(PREFIX) and name.removeprefix("value:") not in without
+            if not name.startswith(PREFIX) and name.removeprefix("value:") not in self.buffers
         }
 
-    def restored(self, saved: dict[str, np.ndarray], inputs: dict[str, Array]) -> State:
-        """The state that was saved; what was not is as `start` makes it from the inputs, of any values.
-
-        Raises ValueError for arrays that are not those of a state of this machine.
-        """
-        state = dict(self.start(inputs))  # in this order of names, which the compiled program goes by
+    @override
+    def restore(self, saved: Mapping[str, np.ndarray], arguments: Any) -> State:
+        state = dict(self.start(arguments))  # in this order of names, which the compiled program goes by
         if unknown := saved.keys() - state.keys():
             raise ValueError(f"this machine's state has no {', '.join(sorted(unknown))}")
         for name, array in saved.items():
-            there = self.backend.to_numpy(state[name])
-            if there.shape != array.shape or there.dtype != array.dtype:
+            own = self.backend.to_numpy(state[name])
+            if own.shape != array.shape or own.dtype != array.dtype:
                 raise ValueError(
-                    f"{name} is {array.dtype.name}{list(array.shape)} there, and {there.dtype.name}{list(there.shape)} "
+                    f"{name} is {array.dtype.name}{list(array.shape)} there, and {own.dtype.name}{list(own.shape)} "
                     "in this machine's state"
                 )
             state[name] = self.backend.asarray(array, array.dtype.name)
         return state
 
-    def with_values(self, state: State, values: dict[str, Array]) -> State:
-        """The state in which the top frames of stored variables are `values` [lanes, ...]."""
-        types = self.program.var_defs
-        named = {f"value:{v}": self.backend.asarray(array, types[v].dtype) for v, array in values.items()}
-        if unknown := named.keys() - state.keys():
-            raise KeyError(f"the state has no {', '.join(sorted(unknown))}")
-        return {**state, **named}
+    @override
+    def write(self, state: State, values: Mapping[str, Any]) -> State:
+        entries = {}
+        for name, array in values.items():
+            if (entry := self._entry(name)) not in state:
+                raise KeyError(f"the state has no {entry}")
+            entries[entry] = self.backend.asarray(array, self.program.var_defs[entry.removeprefix("value:")].dtype)
+        return {**state, **entries}
 
-    def run(self, inputs: dict[str, Array]) -> State:
-        """From `start` until every lane has halted."""
-        return self.advance(self.start(inputs), np.iinfo(np.int64).max)
+    def _entry(self, variable: str) -> str:
+        """Of the state: where the top frame of a variable of the program before coalescing is."""
+        return f"value:{self.program.renamed.get(variable, variable)}"
 
     def run_inside(self, inputs: dict[str, Array], max_sweeps: int | None = None) -> State:
         """The same, as a part of a program that is being traced: nothing is compiled by it.
@@ -296,28 +294,26 @@ class VirtualMachine:
             self.code.storage.record_fault(state, state["pc"] != self.halted, code)
         return state
 
-    def is_finished(self, state: State) -> bool:
-        """Whether every lane has halted."""
-        return self.count_live(state) == 0
-
-    def results(self, state: State) -> tuple[Array, ...]:
-        """The program's output variables, each [lanes, ...]."""
+    def outputs(self, state: State) -> tuple[Array, ...]:
+        """The program's output variables, each [lanes, ...], as arrays of the backend."""
         return tuple(state[f"value:{v}"] for v in self.program.vars_out)
 
+    @override
+    def results(self, state: State) -> tuple[np.ndarray, ...]:
+        return tuple(map(self.backend.to_numpy, self.outputs(state)))
+
+    @override
     def read(self, state: State, variable: str) -> np.ndarray:
-        """The top frame of any stored variable, on the host: [lanes, ...]."""
-        return self.backend.to_numpy(state[f"value:{variable}"])
+        return self.backend.to_numpy(state[self._entry(variable)])
 
-    def live_name(self, variable: str) -> str:
-        """Under which name a variable of the program before coalescing is stored."""
-        return self.program.renamed.get(variable, variable)
+    @override
+    def counts(self, state: State) -> Counts:
+        executions, active, sweeps = (self.backend.to_numpy(state[name]) for name in ("executions", "active", "sweeps"))
+        costly = CostlyRuns(int(active[self._costly].sum()), int(executions[self._costly].sum()) * self.lanes)
+        return Counts(int(sweeps), costly)
 
+    @override
     def check_faults(self, state: State, depth_is_given: bool = True) -> None:
-        """Raise for the first lane on which something went wrong; the depth of stacks is the user's, or our own.
-
-        Raises StackOverflowError naming function, variable, lane and limit, LaneAssertionError for an assertion that
-        does not hold, or BatchnutsError for a write outside its buffer.
-        """
         faults = self.backend.to_numpy(state["fault"])
         if faults.any():
             first = self.code.faults[int(faults[np.flatnonzero(faults)[0]]) - 1]
@@ -342,27 +338,3 @@ def execute(
     require_inputs(program, inputs)
     machine = VirtualMachine(program, backend, len(inputs[0]), max_stack_depth or FIRST_STACK_DEPTH, schedule)
     return run_to_end(machine, inputs, grow=max_stack_depth is None)[1]
-
-
-def run_to_end(
-    machine: VirtualMachine,
-    inputs: tuple[Array, ...],
-    *,
-    grow: bool,
-    run: Callable[[VirtualMachine, dict[str, Array]], State] = VirtualMachine.run,
-) -> tuple[VirtualMachine, tuple[np.ndarray, ...]]:
-    """The outputs, and the machine that had stacks deep enough to compute them (the same one unless `grow`).
-
-    `run` makes one attempt: the finished state of a machine started from inputs by name.
-    """
-    named = dict(zip(machine.program.vars_in, inputs))
-    while True:
-        state = run(machine, named)
-        try:
-            machine.check_faults(state, depth_is_given=not grow)
-        except StackOverflowError:
-            if not grow or machine.stack_depth >= LARGEST_STACK_DEPTH:
-                raise
-            machine = machine.with_stack_depth(min(GROWTH * machine.stack_depth, LARGEST_STACK_DEPTH))
-            continue
-        return machine, tuple(machine.backend.to_numpy(r) for r in machine.results(state))

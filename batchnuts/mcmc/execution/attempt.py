@@ -160,7 +160,7 @@ class Attempt:
                 return False
             place = min(self.waiting, key=self.turn)
             self.waiting.discard(place)
-        with self.machine.machine.on_shard(shard):
+        with self.machine.engine.on_shard(shard):
             if self.kept.owes(self.chunks[place]):
                 self.deliver(place)
             else:

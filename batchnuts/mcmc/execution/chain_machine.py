@@ -22,13 +22,15 @@ class ChainMachine:
     def __init__(
         self, program: LaneProgram, example: ChainInputs, execution: ExecutionSettings, first_depth: int
     ) -> None:
+        self.program = program
+        self.engine = program.engine
         self.may_grow = execution.max_stack_depth is None
         depth = execution.max_stack_depth or first_depth
         # ends_early: so that chunks with few remaining chains can be merged
         self.machine = program.machine(len(example.key), depth, execution.schedule, ends_early=True)
         self.sweeps_per_second = 40.0
         """As last measured, for chunks that start."""
-        state = self.start(example)
+        state = self.machine.start(example)
         self.capacity = self.working(state, "records.lp").shape[1]
         """Rows of the buffers that transitions are recorded in."""
         self.machine.trace(state)
@@ -40,35 +42,19 @@ class ChainMachine:
     def _compile(self, state: State) -> None:
         self.machine.advance(state, 0)
 
-    def start(self, inputs: ChainInputs) -> State:
-        """The machine's state before the first block."""
-        return self.machine.start(inputs)
-
-    def saved(self, state: State) -> dict[str, np.ndarray]:
-        """A state on the host, without rows that are recorded in it."""
-        return self.machine.saved(state)
-
-    def restored(self, saved: dict[str, np.ndarray], inputs: ChainInputs) -> State:
-        """The state that was saved by a machine of the same `fingerprint`; ValueError for another one's."""
-        return self.machine.restored(saved, inputs)
-
     @property
     def fingerprint(self) -> str:
         """A digest of the program, its registers, lanes, stacks and schedule, on which saved states depend."""
-        return hashlib.sha256(self.machine.text.encode()).hexdigest()
+        return hashlib.sha256(self.machine.text().encode()).hexdigest()
 
     def set_stack_depth(self, stack_depth: int) -> None:
         """Let stacks be so deep; states of another depth do not fit afterwards."""
         if stack_depth != self.machine.stack_depth:
             self.machine = self.machine.with_stack_depth(stack_depth)
 
-    def begin_again(self, state: State, lanes: np.ndarray, inputs: ChainInputs) -> State:
-        """The state in which the lanes, which have halted, are before the first block, with their rows of inputs."""
-        return self.machine.begin_again(state, lanes, inputs)
-
     def make_room(self, state: State, first_row: np.ndarray, until: np.ndarray) -> State:
         """The state with other rows for later records; see ChainInputs."""
-        return self.machine.with_values(state, {"run_chain.first_row": first_row, "run_chain.until": until})
+        return self.machine.write(state, {"run_chain.first_row": first_row, "run_chain.until": until})
 
     def grow(self, error: StackOverflowError) -> None:
         """Make the stacks twice as deep; raises the error again where their depth was given."""
@@ -95,10 +81,10 @@ class ChainMachine:
 
     def result(self, state: State) -> ChainResult:
         """The output variables of a finished state."""
-        result: ChainResult = self.machine.result(state)
+        result: ChainResult = self.program.result(self.machine, state)
         return result
 
     def gradients(self, state: State) -> Counts:
         """Their number, from the machine's own counters."""
-        runs = self.machine.costly_runs(state)
+        runs = self.machine.counts(state).costly
         return Counts(useful_gradients=runs.useful, executed_gradients=runs.executed)

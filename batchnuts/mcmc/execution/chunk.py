@@ -124,7 +124,7 @@ class Chunk:
     def begin(cls, machine: ChainMachine, chains: NDArray[np.int64], inputs: ChainInputs) -> Chunk:
         """Before the first block of its lanes."""
         first_stop = inputs._replace(until=np.minimum(inputs.until, inputs.first_row + machine.capacity))
-        return cls(machine, chains, inputs, machine.start(first_stop), machine.sweeps_per_second)
+        return cls(machine, chains, inputs, machine.machine.start(first_stop), machine.sweeps_per_second)
 
     def occupied(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The lanes that run a chain, and the chains."""
@@ -174,7 +174,7 @@ class Chunk:
         stopped = ~machine.machine.live(state) & (found.done < self.inputs.until)
         if stopped.any():
             inputs = self.inputs._replace(**{name: getattr(found, name) for name in CARRIED})
-            state = machine.begin_again(state, np.flatnonzero(stopped), inputs)
+            state = machine.machine.restart(state, np.flatnonzero(stopped), inputs)
         self.state = self.with_room(state, found.done)
 
     def with_room(self, state: State, done: NDArray[np.int64]) -> State:
@@ -209,7 +209,7 @@ def merge(one: Chunk, other: Chunk, kept: Kept) -> Chunk:
 
     chains = moved(np.where(stay, one.chains, NO_CHAIN), other.chains)
     inputs = map_leaves(moved, one.inputs, other.inputs)
-    state = vm.with_lanes(one.state, to, other.state, move)
+    state = vm.move(one.state, to, other.state, move)
     rate, merged = one.sweeps_per_second, one.merged + other.counts
     both = Chunk(machine, chains, inputs, state, rate, one.counts + other.counts, merged)
     both.state = both.with_room(state, moved(done, done_other))

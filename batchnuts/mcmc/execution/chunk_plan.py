@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from batchnuts.autobatch.machine import LaneProgram, is_compiled_whole, processors, use_own_threads
+from batchnuts.autobatch.machine import LaneProgram, engine_infos, processors, use_own_threads
 from batchnuts.mcmc.execution.runner import STRETCH
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 from batchnuts.mcmc.storage.draws import draw_bytes
@@ -51,7 +51,11 @@ class Chunking:
 
 def is_compiled(execution: ExecutionSettings) -> bool:
     """Whether a chunk's machine is one compiled program, which threads run at the same time."""
-    return execution.executor == "virtual_machine" and is_compiled_whole(execution.backend, execution.mode)
+    if execution.executor != "virtual_machine":
+        return False
+    if execution.backend == "auto":  # some library that differentiates
+        return execution.mode == "xla"
+    return engine_infos()[execution.backend].is_compiled(execution.mode)
 
 
 def maximum_width(program: LaneProgram) -> int:

@@ -74,7 +74,7 @@ class ChunkRunner:
     @property
     def arrangement(self) -> Arrangement:
         """See Runner."""
-        policy = self.machine.machine.schedule.policy
+        policy = self.machine.machine.policy
         return Arrangement(self.chunking.lanes, policy, self.chunking.chunks, self.chunking.shards)
 
     @property

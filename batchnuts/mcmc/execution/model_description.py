@@ -9,17 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from batchnuts.autobatch.machine import engine_infos
 from batchnuts.files.sealed_file import digest
 from batchnuts.mcmc.model.fingerprint import fingerprint
 from batchnuts.mcmc.model.model import DATA_GROUPS, Model
 from batchnuts.mcmc.model.variables import variables_in_words
-
-LIBRARIES = {
-    "jax": ("jax", "jaxlib", "numpy"),
-    "tensorflow": ("tensorflow", "tensorflow-probability", "numpy"),
-    "numpy": ("numpy",),
-}
-"""Packages on whose versions the numbers of a run depend, by its backend."""
 
 FUNCTIONS = ("log_density", "generated", "log_likelihood", "predictive", "prior")
 """The functions of a model."""
@@ -28,7 +22,7 @@ FUNCTIONS = ("log_density", "generated", "log_likelihood", "predictive", "prior"
 def made_with(backend: str) -> dict[str, str]:
     """By name, the versions that a run's numbers depend on, and the kind of machine."""
     found = {"python": ".".join(platform.python_version_tuple()[:2]), "machine": platform.machine()}
-    for package in ("batchnuts", *LIBRARIES.get(backend, ("numpy",))):
+    for package in ("batchnuts", *engine_infos()[backend].packages):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

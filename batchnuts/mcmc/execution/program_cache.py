@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from batchnuts.autobatch import BatchedFunction
-from batchnuts.autobatch.machine import Identity
+from batchnuts.autobatch.machine import Identity, engine_infos
 from batchnuts.disk_cache.folder import AUTO, VARIABLE, current, entries_of
 from batchnuts.disk_cache.identity import digest_of
 from batchnuts.mcmc.execution.density_identity import density_identity
@@ -177,7 +177,7 @@ def _identity(
 
     density: the primitive that computes it, with its gradient.
     """
-    by_xla = execution.backend in ("jax", "tensorflow") and execution.mode == "xla"
+    by_xla = engine_infos()[execution.backend].is_compiled(execution.mode)
     if execution.executor != "virtual_machine" or not by_xla or current() is None:
         return None
     # TensorFlow's programs call one trace of the density; JAX traces it for each, and a twin is traced for each

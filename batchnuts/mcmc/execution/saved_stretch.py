@@ -65,7 +65,7 @@ def saved_attempt(attempt: Attempt) -> SavedStretch:
     kept, machine = attempt.kept, attempt.machine
     kept.storage.flush()
     chunks = [
-        SavedChunk(place, chunk.chains, chunk.inputs, machine.saved(chunk.state), chunk.counts, chunk.merged)
+        SavedChunk(place, chunk.chains, chunk.inputs, machine.machine.save(chunk.state), chunk.counts, chunk.merged)
         for place, chunk in attempt.chunks.items()
     ]
     return SavedStretch(
@@ -108,7 +108,7 @@ def restored_attempt(
                 machine,
                 one.chains,
                 one.inputs,
-                machine.restored(one.state, one.inputs),
+                machine.machine.restore(one.state, one.inputs),
                 machine.sweeps_per_second,
                 one.counts,
                 one.merged,

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch.machine import TensorLibrary, has_jax, tensor_library, tensor_library_of
+from batchnuts.autobatch.machine import TensorLibrary, engine_infos, has_jax, tensor_library, tensor_library_of
 from batchnuts.mcmc.model.failures import ends_nothing
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 from batchnuts.process.quiet import quiet_imports
 from batchnuts.settings.schema import SettingsError
 
-LIBRARIES = ("jax", "tensorflow")
-"""By the names of their backends; the preferred one first, since it starts in a fraction of the time."""
+LIBRARIES = tuple(name for name, info in engine_infos().items() if info.differentiates)
+"""By the names of their backends; the preferred one first."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def default_engine(model: Model, position: NDArray[Any] | None = None) -> Engine
     """The one that `execution.backend: auto` takes."""
     name = written_in(model, position)
     if name is not None:
-        return Engine(name, f"because the log-density is written in {_TITLES[name]}")
+        return Engine(name, f"because the log-density is written in {_title(name)}")
     if has_jax():
         return Engine("jax", "because the log-density runs on either library and JAX starts sooner")
     return Engine("tensorflow", "because JAX is not installed")
@@ -92,7 +92,7 @@ def choose_engine(
     if asked in LIBRARIES and asked != engine.backend:
         if (name := written_in(model)) is not None:
             raise ModelError(
-                f"Model {model.name!r}: its log-density is written in {_TITLES[name]}, but execution.backend is "
+                f"Model {model.name!r}: its log-density is written in {_title(name)}, but execution.backend is "
                 f"{asked}. Use backend {name}, or auto; a density written with batchnuts.autobatch.ops runs on either."
             )
         engine = Engine(asked, "")
@@ -106,7 +106,8 @@ def _refuse_graphs(execution: ExecutionSettings) -> None:
         raise SettingsError("mode: found 'graph', which is TensorFlow's; on the backend jax expected 'xla' or 'eager'.")
 
 
-_TITLES = {"jax": "JAX", "tensorflow": "TensorFlow"}
+def _title(backend: str) -> str:
+    return engine_infos()[backend].title
 
 
 def _found_out(model: Model, position: NDArray[Any]) -> str | None:
@@ -140,4 +141,4 @@ def _found_out(model: Model, position: NDArray[Any]) -> str | None:
 
 
 def _name_of(library: TensorLibrary) -> str:
-    return next(name for name, title in _TITLES.items() if title == library.name)
+    return next(name for name in LIBRARIES if _title(name) == library.name)

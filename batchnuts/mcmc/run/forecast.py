@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.machine import processors
+from batchnuts.autobatch.machine import engine_infos, processors
 from batchnuts.files.saving import OVERHEAD, short_bytes
 from batchnuts.mcmc.diagnostics.diagnose import diagnostics_bytes
 from batchnuts.mcmc.diagnostics.summary_group import PROBABILITIES
@@ -33,9 +33,6 @@ from batchnuts.mcmc.storage.streamed import CHAINS_BYTES, IN_MEMORY, QUEUE, most
 from batchnuts.mcmc.warmup.windows import automatic_windows, fixed_windows, settling_window
 from batchnuts.process.memory import machine_memory
 from batchnuts.settings.schema import in_words
-
-LIBRARIES = {"jax": 430_000_000, "tensorflow": 1_040_000_000, "numpy": 150_000_000}
-"""Bytes of a process that has imported the library of a backend and compiled a run of a small model."""
 
 LIBRARIES_OF_FILE, LIBRARIES_OF_STORE = 55_000_000, 105_000_000
 """Bytes of h5netcdf and rich, with which the command line writes a netCDF file and its summary; and of what a Zarr
@@ -202,7 +199,8 @@ def forecast(
         sampling += summary_bytes(chains, draws, coefficients, np.dtype(dtype).itemsize)
         summary = 8 * (coefficients * (len(PROBABILITIES) + 10 + 2 * chains) + min(coefficients, COVARIANCES) ** 2)
     return Forecast(
-        libraries=LIBRARIES[backend] + (LIBRARIES_OF_STORE if streamed or not content.draws else LIBRARIES_OF_FILE),
+        libraries=engine_infos()[backend].process_bytes
+        + (LIBRARIES_OF_STORE if streamed or not content.draws else LIBRARIES_OF_FILE),
         records=records if kept else 0,
         values=0 if streamed else values,
         sampling=_machine_bytes(sampler, execution, size, one, window) + max(checks + sampling, window * chains * one),

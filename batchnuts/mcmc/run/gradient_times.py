@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import batch
-from batchnuts.autobatch.machine import LaneProgram
+from batchnuts.autobatch.machine import LaneProgram, engine_infos
 from batchnuts.disk_cache.folder import current
 from batchnuts.disk_cache.identity import digest_of, surroundings
 from batchnuts.mcmc.execution.chunk_plan import ALONE, COSTLY_CHUNK_LANES, COSTLY_WORK, MAX_WIDTH, divide
@@ -85,10 +85,6 @@ class GradientTimes:
         return math.ceil(chunking.chunks / chunking.shards) * sweep
 
 
-PACKAGES = {"JAX": ("jax", "jaxlib"), "TensorFlow": ("tensorflow",)}
-"""What a library's programs depend on, by its name."""
-
-
 def gradient_times(model: Model, engine: Engine, checked: Checked, execution: ExecutionSettings) -> GradientTimes:
     """Those of a model's density, measured as `time_gradients` does where it was checked, or kept from before."""
     entries, position = current(), checked.position
@@ -107,7 +103,7 @@ def _key(model: Model, engine: Engine, checked: Checked, execution: ExecutionSet
     density = density_identity(model, engine, checked.position, WIDTHS, checked.identity)
     if density is None:
         return None
-    packages = [f"{name} {version(name)}" for name in ("batchnuts", *PACKAGES[engine.library.name])]
+    packages = [f"{name} {version(name)}" for name in ("batchnuts", *engine_infos()[engine.backend].packages)]
     how = execution.backend, execution.mode
     return digest_of("times of a gradient", density, repr((how, WIDTHS)), *packages, surroundings())
 
@@ -151,7 +147,7 @@ def _of_a_sweep(program: LaneProgram, arguments: tuple[Any, ...]) -> float:
         machine.count_live(machine.advance(state, sweeps))
         return time.process_time() - began
 
-    with machine.on_shard(0):
+    with program.engine.on_shard(0):
         taken(1)  # compiles
         sweeps = 1
         while (found := taken(sweeps)) < ENOUGH:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from batchnuts.autobatch.machine import engine_infos
 from batchnuts.disk_cache.folder import problem_with
 from batchnuts.mcmc.settings.until import CONDITIONS, Until
 from batchnuts.settings.schema import Settings, SettingsError, explain, fields_of, nearest, shown
@@ -380,6 +381,12 @@ def is_address(text: str) -> bool:
     return found is not None and 1 <= int(found[1]) <= 65535
 
 
+if TYPE_CHECKING:
+    Backend = str
+else:
+    Backend = Literal[("auto", *(name for name, info in engine_infos().items() if info.resumes))]
+
+
 class ExecutionSettings(Settings):
     """How it is executed. None of these changes what is sampled, up to rounding."""
 
@@ -388,7 +395,7 @@ class ExecutionSettings(Settings):
         description="virtual_machine: chains at different places of the recursion share gradients; stackless: "
         "calls and branches on the host; unbatched: plain Python, chain by chain, for debugging",
     )
-    backend: Literal["auto", "jax", "tensorflow", "numpy"] = Field(
+    backend: Backend = Field(
         "auto",
         description="array library that runs the program; auto takes that of the density, and for one that runs on "
         "either JAX where it is installed",
@@ -424,13 +431,16 @@ class ExecutionSettings(Settings):
     )
 
     def without_effect(self) -> set[str]:
-        """NumPy has no modes."""
-        return {"mode"} if self.backend == "numpy" else set()
+        """Where there is only one mode."""
+        return {"mode"} if self._has_one_mode() else set()
+
+    def _has_one_mode(self) -> bool:
+        return self.backend != "auto" and len(engine_infos()[self.backend].modes) == 1
 
     @model_validator(mode="after")
     def _modes(self) -> ExecutionSettings:
-        if self.backend == "numpy" and "mode" in self.model_fields_set:
-            raise ValueError(f"mode: found {self.mode!r}, which has no effect on backend numpy; leave it out")
+        if self._has_one_mode() and "mode" in self.model_fields_set:
+            raise ValueError(f"mode: found {self.mode!r}, which has no effect on backend {self.backend}; leave it out")
         return self
 
     @model_validator(mode="after")

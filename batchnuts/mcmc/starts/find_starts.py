@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchedFunction
+from batchnuts.autobatch.machine import engine_infos
 from batchnuts.mcmc.execution.evaluation import Checked, evaluate_at, not_finite, reached_by
 from batchnuts.mcmc.model.check_model import check_density, refuse_unbounded
 from batchnuts.mcmc.model.improper import refuse_improper
@@ -22,9 +23,6 @@ from batchnuts.mcmc.starts.initialization import Proposals
 
 TRIES = 100
 """How often a start is drawn before it is an error that the density is not finite there; as in Stan."""
-
-_WHERE = {"jax": "jax.numpy.where", "tensorflow": "tf.where"}
-"""By backend."""
 
 
 class Starts(NamedTuple):
@@ -134,7 +132,7 @@ def _advice_on(model: Model, values: NDArray[Any]) -> list[str]:
             "NaN comes from a value that is missing in the data, or from arithmetic that fails, such as the Cholesky "
             "decomposition of a matrix that is nearly singular, 0/0, or the logarithm of a negative number: "
             f"{wider}add jitter to the diagonal of such a matrix, or keep out of such places with "
-            f"{_WHERE[default_engine(model).backend]}, in the argument too."
+            f"{engine_infos()[default_engine(model).backend].where}, in the argument too."
         )
     if np.isinf(values).any():
         remedies.append(

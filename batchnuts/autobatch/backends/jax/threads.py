@@ -29,7 +29,7 @@ def use_own_threads(shards: int) -> bool:
 
 
 def on_shard(number: int) -> AbstractContextManager[None]:
-    """See `machine.Machine.on_shard`: nothing to do."""
+    """Nothing to do: each thread computes what it starts."""
     return nullcontext()
 
 

@@ -1,0 +1,107 @@
+"""The contract of an engine: what it is called, what it refuses, and the machine that it makes of a program."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+from batchnuts.autobatch.backends.backend import Backend, Identity
+from batchnuts.autobatch.pipeline import CompiledFunction
+from batchnuts.autobatch.runtime.machine import Machine
+from batchnuts.autobatch.scheduling.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What all others need to know of an engine, without importing what it runs on."""
+
+    name: str
+    """As options have it: `f.run(backend=...)`, `execution.backend`."""
+    title: str
+    """As sentences have it."""
+    packages: tuple[str, ...]
+    """Distributions on whose versions its numbers depend, beside batchnuts; the first one is its own."""
+    process_bytes: int
+    """Memory of a process that has imported it and compiled a run of a small model."""
+    modes: tuple[str, ...] = ("eager",)
+    """The values of the option `mode` that it has, the default one first."""
+    dependents: tuple[str, ...] = ()
+    """Packages whose import in a user's module tells that this engine will be needed; empty where none does."""
+    resumes: bool = False
+    """Whether its machines are resumable (runtime/machine.py), as the sampler needs them."""
+    profiles: bool = False
+    """Whether its machines count what a profile needs; then they are virtual machines."""
+    differentiates: bool = False
+    """Whether its array library gives gradients, so that log-densities can be written in it."""
+    where: str = ""
+    """Of a library that gives gradients: the function that chooses between two arrays by a condition."""
+
+    def is_compiled(self, mode: str) -> bool:
+        """Whether a machine is one compiled program in this mode, so that Python does not drive its blocks."""
+        return mode == "xla" and mode in self.modes
+
+
+@dataclass(frozen=True)
+class MachineOptions:
+    """How a machine is to be made, besides its lanes. Engines that know nothing of one of them ignore it."""
+
+    stack_depth: int | None = None
+    """The limit that the user has set; None lets stacks grow."""
+    expected_depth: int | None = None
+    """Where stacks grow: a depth from which it pays to begin."""
+    schedule: str | Schedule = "auto"
+    profiled: bool = False
+    """Whether the state also records what a profile needs."""
+    ends_early: bool = False
+    """Lanes start and halt soon, instead of waiting for others: for callers that restart lanes which have halted."""
+    identity: Identity | None = None
+    """What the program depends on beside its text, its inputs' types and the files of this package, if that is
+    known."""
+
+
+class Threads(Protocol):
+    """The support of an array library for host threads that each drive a machine; a module of its backend."""
+
+    def use_own_threads(self, shards: int) -> bool:
+        """Divide the processor into that number of parts; returns whether it is so divided now."""
+
+    def on_shard(self, number: int) -> AbstractContextManager[None]:
+        """Within, this thread runs on the part of the processor with that number, modulo the number of parts."""
+
+    def prepare_disk_cache(self) -> None:
+        """Have what the library compiles kept on disk where a run asks for that (batchnuts/disk_cache)."""
+
+
+class Engine(ABC):
+    """One way to run programs. It is registered in one place (`registry.register`)."""
+
+    info: EngineInfo
+
+    @abstractmethod
+    def arrays(self, mode: str, style: str) -> Backend:
+        """The array library that types a program's primitives, and on which `stackless` runs it.
+
+        Raises OptionError for a mode or style that it does not have, ImportError for a library that is not installed.
+        """
+
+    def refuses(self, compiled: CompiledFunction) -> str | None:
+        """Why it cannot run a program, as the end of a sentence and with what to do; None where it can."""
+        return None
+
+    @abstractmethod
+    def machine(self, compiled: CompiledFunction, arrays: Backend, lanes: int, options: MachineOptions) -> Machine:
+        """A machine for a number of lanes; arrays: what the program was compiled for."""
+
+    def threads(self) -> Threads | None:
+        """None where an engine computes in the thread that calls it. Imports its library."""
+        return None
+
+    def on_shard(self, number: int) -> AbstractContextManager[None]:
+        """Within, this thread runs on the part of the processor with that number, modulo the number of parts.
+
+        Such parts are made by `machine.use_own_threads`; without them nothing changes.
+        """
+        threads = self.threads()
+        return threads.on_shard(number) if threads is not None else nullcontext()

@@ -1,0 +1,118 @@
+"""Engines: the contract, where they are registered, and one of twenty lines that runs the corpus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from programs import CASES, Case
+from ways import one_in
+
+from batchnuts.autobatch import OptionError, batch
+from batchnuts.autobatch.engines import registry
+from batchnuts.autobatch.engines.engine import EngineInfo, MachineOptions
+from batchnuts.autobatch.engines.reference import ReferenceEngine, ReferenceMachine
+from batchnuts.autobatch.engines.registry import engine_infos, engine_of, register
+from batchnuts.autobatch.language.pytree import flatten
+from batchnuts.autobatch.machine import LaneProgram
+from batchnuts.autobatch.runtime import reference
+
+
+class LaneByLaneMachine(ReferenceMachine):
+    """Runs one lane for each sweep of its budget."""
+
+    def start(self, arguments: Any) -> dict[str, Any]:
+        return {"arguments": tuple(flatten(arguments)[0]), "rows": ()}
+
+    def advance(self, state: dict[str, Any], budget: int, leave_at: int = 0) -> dict[str, Any]:
+        rows = state["rows"]
+        while budget > 0 and self.lanes - len(rows) > leave_at:
+            lane = [np.asarray(a)[[len(rows)]] for a in state["arguments"]]
+            rows += (reference.execute(self.program, *lane, max_stack_depth=self.stack_depth),)
+            budget -= 1
+        return {**state, "rows": rows}
+
+    def live(self, state: dict[str, Any]) -> np.ndarray:
+        return np.arange(self.lanes) >= len(state["rows"])
+
+    def results(self, state: dict[str, Any]) -> tuple[np.ndarray, ...]:
+        return tuple(map(np.concatenate, zip(*state["rows"], strict=True)))
+
+
+class LaneByLane(ReferenceEngine):
+    info = EngineInfo("lane_by_lane", "one lane after another", packages=("numpy",), process_bytes=150_000_000)
+
+    def refuses(self, compiled: Any) -> str | None:
+        return "it has no output" if not compiled.with_calls.vars_out else None
+
+    def machine(self, compiled: Any, arrays: Any, lanes: int, options: MachineOptions) -> ReferenceMachine:
+        return LaneByLaneMachine(compiled.with_calls, lanes, options.stack_depth)
+
+
+@pytest.fixture
+def lane_by_lane(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(registry, "_ENGINES", dict(registry._ENGINES))
+    register(LaneByLane())
+    return "lane_by_lane"
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(*p.values, id=p.values[0].name, marks=p.marks) for p in one_in(6, CASES)]
+)
+def test_an_engine_that_is_registered_runs_the_corpus(case: Case, lane_by_lane: str) -> None:
+    ours = case.function.run(*case.inputs, backend=lane_by_lane)
+    for found, expected in zip(flatten(ours)[0], flatten(case.function.run(*case.inputs, executor="reference"))[0]):
+        np.testing.assert_array_equal(found, expected)
+
+
+@batch
+def triangle(n: Any) -> Any:
+    return 0 if n == 0 else n + triangle(n - 1)
+
+
+N = np.array([3, 0, 5])
+
+
+def test_it_is_one_of_all(lane_by_lane: str) -> None:
+    assert engine_infos()[lane_by_lane].title == "one lane after another"
+    assert "lane_by_lane" not in {name for name, info in engine_infos().items() if info.profiles}
+    with pytest.raises(
+        OptionError, match="one of jax, tensorflow, numpy, reference, lane_by_lane, or a Backend object"
+    ):
+        triangle.run(N, backend="lane by lane")
+    with pytest.raises(OptionError, match="found a second engine 'lane_by_lane'"):
+        register(LaneByLane())
+
+
+def test_it_can_be_driven_by_budgets(lane_by_lane: str) -> None:
+    arrays = engine_of(lane_by_lane).arrays("eager", "auto")
+    compiled = triangle.compiled(triangle.lane_types((N,)), arrays)
+    machine = engine_of(lane_by_lane).machine(compiled, arrays, 3, MachineOptions())
+    state = machine.advance(machine.start((N,)), 2)
+    assert machine.live(state).tolist() == [False, False, True]
+    assert machine.advance(state, 1, leave_at=1) == state
+    assert machine.results(machine.advance(state, 9))[0].tolist() == [6, 0, 15]
+
+
+def test_what_it_refuses_is_an_error_that_says_why(lane_by_lane: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LaneByLane, "refuses", lambda *_: "it counts; use backend='numpy'")
+    said = "backend 'lane_by_lane' cannot run triangle: it counts; use backend='numpy'"
+    with pytest.raises(OptionError, match=said):
+        triangle.run(N, backend=lane_by_lane)
+    with pytest.raises(OptionError, match="cannot run it: it counts"):
+        LaneProgram(triangle, (N,), lane_by_lane, "eager").machine(3, 4)
+
+
+def test_what_needs_more_than_it_has_says_so(lane_by_lane: str) -> None:
+    with pytest.raises(OptionError, match="'lane_by_lane' runs lane by lane"):
+        triangle.run(N, backend=lane_by_lane, profile=True)
+    with pytest.raises(OptionError, match="'lane_by_lane' runs programs as a whole, expected one that resumes"):
+        LaneProgram(triangle, (N,), lane_by_lane, "eager").machine(3, 4)
+
+
+def test_an_array_engine_says_in_which_modes_it_is_compiled() -> None:
+    compiled = {
+        name: [m for m in ("xla", "graph", "eager") if info.is_compiled(m)] for name, info in engine_infos().items()
+    }
+    assert compiled == {"tensorflow": ["xla"], "jax": ["xla"], "numpy": [], "reference": []}
