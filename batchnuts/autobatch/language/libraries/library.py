@@ -36,7 +36,7 @@ class Library(Protocol):
     """What every library has, NumPy too."""
 
     name: str
-    """As users write it: "NumPy", "TensorFlow", "JAX"."""
+    """The library's name as users write it: "NumPy", "TensorFlow", "JAX"."""
 
     # Values
 

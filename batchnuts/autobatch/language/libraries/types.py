@@ -169,7 +169,7 @@ _operators()
 
 
 class Types:
-    """The part of a `TensorLibrary` that has rules."""
+    """The part of a `TensorLibrary` that has rules. It does not inherit: what has no rule raises NotTyped."""
 
     name = "types"
 
@@ -184,15 +184,15 @@ class Types:
     sum = mean = min = max = _reduction()
 
     def dtype_of(self, x: Array) -> np.dtype[Any]:
-        """See Library."""
+        """The dtype."""
         return _dtype(x)
 
     def static_shape(self, x: Array) -> tuple[int | None, ...] | None:
-        """See Library."""
+        """The shape, which is known."""
         return _shape(x)
 
     def convert(self, x: Any, dtype: Any) -> Array:
-        """See Library; an array that has the dtype is passed on."""
+        """A typed array of `dtype`: the same object if it has it already."""
         if not isinstance(x, Typed):
             return np.asarray(x, dtype=dtype)
         return x if x.static_dtype == dtype else _made(dtype, x.static_shape, x)
@@ -200,26 +200,26 @@ class Types:
     cast = convert
 
     def positive(self, x: Array) -> Array:
-        """See Library."""
+        """The same array."""
         return x
 
     def cumsum(self, x: Array, axis: int) -> Typed:
-        """See Library."""
+        """The type of sums up to each element."""
         _axis(axis, len(_shape(x)))
         return _made(_dtype(x), _shape(x), x)
 
     def transpose(self, x: Array) -> Typed:
-        """See Library."""
+        """The type of transposed matrices."""
         *leading, rows, columns = _shape(x)
         return _made(_dtype(x), (*leading, columns, rows), x)
 
     def where(self, condition: Array, x: Array, y: Array) -> Typed:
-        """See Library."""
+        """The type of a choice between `x` and `y`."""
         shape = np.broadcast_shapes(*map(_shape, (condition, x, y)))
         return _made(_dtype(x), shape, condition, x, y)
 
     def matmul(self, x: Array, y: Array) -> Typed:
-        """See Library."""
+        """The type of a matrix product."""
         one, other = _shape(x), _shape(y)
         if not one or not other:
             raise NotTyped("a scalar")
@@ -230,13 +230,13 @@ class Types:
         return _made(_dtype(x), (*leading, *one[:-1][-1:], *(other[-1:] if len(other) > 1 else ())), x, y)
 
     def stack(self, arrays: Sequence[Array], axis: int) -> Typed:
-        """See Library."""
+        """The type of arrays along a new axis."""
         (shape,) = {_shape(x) for x in arrays}
         place = _axis(axis, len(shape) + 1)
         return _made(_dtype(arrays[0]), (*shape[:place], len(arrays), *shape[place:]), *arrays)
 
     def concatenate(self, arrays: Sequence[Array], axis: int) -> Typed:
-        """See Library."""
+        """The type of arrays end to end."""
         shapes = [_shape(x) for x in arrays]
         place = _axis(axis, len(shapes[0]))
         (around,) = {(shape[:place], shape[place + 1 :]) for shape in shapes}
@@ -244,25 +244,25 @@ class Types:
         return _made(_dtype(arrays[0]), (*around[0], total, *around[1]), *arrays)
 
     def full_like(self, x: Array, value: Array) -> Typed:
-        """See Library."""
+        """The type of `value` in the shape of `x`."""
         if np.broadcast_shapes(_shape(x), _shape(value)) != _shape(x):
             raise NotTyped("a larger value")
         return _made(_dtype(value), _shape(x), value)
 
     def reshape(self, x: Array, shape: tuple[int, ...]) -> Typed:
-        """See Library."""
+        """The type in another shape."""
         return _made(_dtype(x), _view(x).reshape(shape).shape, x)
 
     def split_last_axis(self, x: Array, shape: tuple[int, ...]) -> Typed:
-        """See Library."""
+        """The type with the last axis split."""
         return self.reshape(x, (*_shape(x)[:-1], *shape))
 
     def parts_of_last_axis(self, x: Array, sizes: Sequence[int]) -> list[Typed]:
-        """See Library."""
+        """The types of parts along the last axis."""
         return [_made(_dtype(x), (*_shape(x)[:-1], size), x) for size in sizes]
 
     def item(self, x: Array, parts: tuple[Any, ...]) -> Typed:
-        """See TensorLibrary."""
+        """The type of `x[parts]`."""
         fixed = [part is None or isinstance(part, (int, slice)) for part in parts]
         indices = [part for part, known in zip(parts, fixed) if not known]
         # one vector, or scalars: arrays of their shapes stand for them
@@ -271,20 +271,20 @@ class Types:
         return _made(_dtype(x), elements.shape, x, *indices)
 
     def gather(self, x: Array, index: Array, axis: int) -> Typed:
-        """See TensorLibrary."""
+        """The type of elements along `axis`."""
         shape, place = _shape(x), _axis(axis, len(_shape(x)))
         return _made(_dtype(x), (*shape[:place], *_shape(index), *shape[place + 1 :]), x, index)
 
     def bitcast(self, x: Array, dtype: np.dtype[Any]) -> Typed:
-        """See Library."""
+        """The type of the same bits in another dtype."""
         return _made(dtype, _shape(x), x)
 
     def kernel(self, function: Function) -> Function:
-        """See Library."""
+        """The function itself."""
         return function
 
     def trace_of(self, x: Array) -> object | None:
-        """See TensorLibrary: there are no inner functions here."""
+        """The same object for every typed array: there are no inner functions here."""
         return self if isinstance(x, Typed) else None
 
     def __getattr__(self, name: str) -> Any:
