@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from batchnuts.autobatch.errors import CompileError, UnsupportedSyntaxError
 from batchnuts.autobatch.frontend import expressions
@@ -45,14 +46,15 @@ class ComprehensionBuilder(ForLoopBuilder):
     asked: dict[Hashable, int]
     """How often the length of the sequence at a place was asked for."""
 
+    @override
     def in_order(self, node: ast.expr) -> ast.expr:
-        """See ExpressionBuilder."""
         return super().in_order(self.written_out(self.plain_calls(self.with_lambdas(node))))
 
     # ---- numbers ----------------------------------------------------------------------------------------------------
 
+    @override
     def assign_target(self, target: ast.expr, value: ast.expr) -> None:
-        """See TargetBuilder; remembers numbers."""
+        """Assign to a target, and remember the number of a variable that is assigned once."""
         super().assign_target(target, value)
         if isinstance(target, ast.Name) and self.is_static(value) and self.is_assigned_once(target.id):
             calls = [part for part in ast.walk(value) if isinstance(part, ast.Call)]
@@ -72,9 +74,10 @@ class ComprehensionBuilder(ForLoopBuilder):
         ]
         return name not in self.parameters and len(stores) == 1
 
+    @override
     @contextlib.contextmanager
     def block(self) -> Iterator[None]:
-        """See FunctionValueBuilder; numbers are forgotten likewise."""
+        """Statements that not every lane runs: numbers of their variables are forgotten after them, too."""
         before = dict(self.numbers)
         with super().block():
             yield
@@ -116,8 +119,8 @@ class ComprehensionBuilder(ForLoopBuilder):
         for child in ast.iter_child_nodes(node):
             yield from self.places(child)
 
+    @override
     def needs_flow(self, body: ast.expr) -> bool:
-        """See FunctionValueBuilder."""
         return super().needs_flow(body) or any(True for _ in self.places(body))
 
     def has_calls(self, node: Any) -> bool:

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from typing_extensions import override
+
 from batchnuts.autobatch.errors import CompileError
 from batchnuts.autobatch.frontend import expressions, walrus
 from batchnuts.autobatch.frontend.calls import CallBuilder, has_functions, is_function
@@ -46,8 +48,9 @@ class FunctionValueBuilder(CallBuilder):
 
     # ---- names ------------------------------------------------------------------------------------------------------
 
+    @override
     def static(self, node: ast.AST) -> Any:
-        """See ExpressionBuilder; a choice known at compile time denotes what it chooses."""
+        """What an expression denotes; a choice known at compile time denotes what it chooses."""
         if isinstance(node, ast.Name) and node.id in self.unsettled:
             what = f"{node.id!r}, which stands for a function within a block before this line only,"
             self.refuse(node, what, "choose the function before the `if` or loop, or call it in each branch")
@@ -145,8 +148,8 @@ class FunctionValueBuilder(CallBuilder):
                 self.refuse(decorator, "a decorator within a batched function", "define the function outside")
         self.hold(node.name, self.inner_function(node, node.args), node)
 
+    @override
     def lambda_as_function(self, node: ast.Lambda) -> InnerFunction:
-        """See CallBuilder."""
         body = ast.copy_location(ast.Return(node.body), node.body)
         tree = ast.FunctionDef("lambda_", node.args, [body], [])
         return self.inner_function(ast.copy_location(tree, node), node.args)
@@ -192,8 +195,9 @@ class FunctionValueBuilder(CallBuilder):
 
     # ---- expressions ------------------------------------------------------------------------------------------------
 
+    @override
     def in_order(self, node: ast.expr) -> ast.expr:
-        """See ExpressionBuilder; lambdas in place of their names."""
+        """The expression in order, with lambdas in place of their names."""
         return super().in_order(self.with_lambdas(node))
 
     def with_lambdas(self, node: ast.expr) -> ast.expr:
@@ -277,15 +281,16 @@ class FunctionValueBuilder(CallBuilder):
         what = f"`{expressions.text_of(node)}`, a function chosen by a value of the lane,"
         self.refuse(node, what, "write `if` and `else` with a call in each, or loop over the functions themselves")
 
+    @override
     def needs_variable(self, node: ast.expr) -> bool:
-        """See ExpressionBuilder."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Lambda) and _is_plain(node):
             given = [*node.args, *(k.value for k in node.keywords)]
             return self.needs_flow(node.func.body) or any(self.function_given(a) is not UNKNOWN for a in given)
         return super().needs_variable(node)
 
+    @override
     def assign(self, identifier: str, node: ast.expr) -> None:
-        """See ExpressionBuilder; a called lambda is its body, with variables for its parameters."""
+        """Assign an expression; a called lambda is its body, with variables for its parameters."""
         node = self.in_order(node)
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Lambda) and self.needs_variable(node)):
             super().assign(identifier, node)

@@ -69,7 +69,7 @@ class Hidden:
     """What code reads that gives another value each time."""
 
     text: str
-    """As the code has it: `np.random.normal`."""
+    """The name as the code has it: `np.random.normal`."""
     random: bool
     """Whether it is a random number, and not a time."""
     within: str = ""
