@@ -87,7 +87,8 @@ def condition_varies(op: Any, variables: Sequence[bool]) -> bool:
 
 
 def loop_outputs_vary(op: Any, inputs: Sequence[bool]) -> list[bool]:
-    """As the variables; where iterations leave at different times, all that the loop changes."""
+    """The outputs that vary: those of variables that do; all that the loop changes, where iterations leave at
+    different times."""
     flags = loop_variables_vary(op, inputs)
     if not condition_varies(op, flags):
         return flags

@@ -84,7 +84,7 @@ class Site:
 
     @property
     def static(self) -> bool:
-        """See Loop."""
+        """Whether shapes must be known and branches masked, because XLA compiles the loop."""
         return self.loop.static
 
     def varies(self, k: int) -> bool:

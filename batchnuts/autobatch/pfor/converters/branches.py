@@ -57,7 +57,7 @@ def call(site: Site) -> list[Value]:
 
 @converts("If StatelessIf Case StatelessCase", always=True)
 def conditional(site: Site) -> list[Value]:
-    """See above."""
+    """One branch where all rows take the same; else the rows split by branch, or under XLA every branch for all."""
     chosen, *inputs = site.inputs
     branches = branches_of(site.op)
     if isinstance(chosen, Invariant):

@@ -89,7 +89,7 @@ def gather_from_variable(site: Site) -> list[Value]:
 
 @converts("ResourceGatherNd", varying="indices", always=True, no_xla="ResourceGatherNd")
 def gather_nd_from_variable(site: Site) -> list[Value]:
-    """As above."""
+    """Elements or slices of a variable that is the same for all rows, by lists of indices."""
     touch(site, "read")
     if not site.varies(1):
         return [Invariant(tensor) for tensor in site.emit(*site.tensors())]
@@ -125,7 +125,7 @@ def known_constant(tensor: Tensor) -> Tensor:
     varying="tensor indices updates",
 )
 def scatter_into(site: Site) -> list[Value]:
-    """As above."""
+    """Into a tensor of every row, as `scatter_nd` into zeros."""
     depth = site.row_shape(1)[-1]
     if not site.varies(1) and depth is not None:
         updates = rows_to(site.stacked(2), site.row_rank(1) - 1)

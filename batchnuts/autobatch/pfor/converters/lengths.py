@@ -110,7 +110,7 @@ def one_input(site: Site) -> list[Value]:
 
 @on_lengths("Identity Cast")
 def passed_on(site: Site) -> list[Value]:
-    """As above; a shape stays one."""
+    """Entry by entry; a shape stays one."""
     (value,) = site.inputs
     assert isinstance(value, (Stacked, Padded))
     (tensor,) = site.emit(value.tensor)

@@ -212,7 +212,7 @@ def get_item(site: Site) -> list[Value]:
 
 @converts("TensorListSetItem", varying="input_handle index item", always=True)
 def set_item(site: Site) -> list[Value]:
-    """As get_item. Rows that do not count keep what they have."""
+    """Each row sets its own element. Rows that do not count keep what they have."""
     if site.attr("resize_if_index_out_of_bounds"):
         _refuse_growing_under_xla(site)
     if not any(map(varies, site.inputs)):
@@ -378,7 +378,7 @@ def some(site: Site) -> list[Value]:
 
 @converts("OptionalNone", varying="none", always=True, no_xla="OptionalNone")
 def none(site: Site) -> list[Value]:
-    """See above."""
+    """An Optional without contents, which is kept as it is, too."""
     return [OptionalValue((None,))]
 
 

@@ -68,7 +68,7 @@ class Variable:
 
 @converts("While StatelessWhile", always=True)
 def loop(site: Site) -> list[Value]:
-    """See above."""
+    """One loop where all rows take every trip; else rows leave it one by one, or keep their values once done."""
     kept = passed_through(site.op)
     _, body = loop_parts(site.op)
     vary = loop_variables_vary(site.op, [varies(value) for value in site.inputs])
@@ -333,7 +333,7 @@ def _masked(site: Site, variables: list[Variable], start: list[Value]) -> list[V
 
 
 def _harmless(value: Value, active: Tensor) -> Value:
-    """See `safe`; for what is only read, once an op uses it."""
+    """The value that is `safe` for rows that have left; of what is only read, made once an op uses it."""
     if isinstance(value, Deferred):
         return replace(value, settle=lambda tensor: _harmless(Stacked(tensor), active).tensor)  # type: ignore[union-attr]
     return safe(value, active) if isinstance(value, (Stacked, OptionalValue)) else value
@@ -345,7 +345,7 @@ def _choose(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
 
 
 def _choose_changes(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """As above; of old + change, only the change is selected. XLA fuses sum and selection, and is faster without
+    """`_choose`, but of old + change only the change is selected. XLA fuses sum and selection, and is faster without
     this."""
     op = _source(new).op
     terms = [_source(tensor) for tensor in op.inputs] if op.type in _SUMS else []

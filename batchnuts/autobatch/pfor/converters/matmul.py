@@ -27,7 +27,7 @@ rows with the matrix's transpose (768 x 768, float32, 2 to 16 rows, two cores); 
 
 @converts("MatMul", varying="a b")
 def matmul(site: Site) -> list[Value]:
-    """See above."""
+    """The product of each row's matrices, laid out as few large products."""
     return [Stacked(_product(site, site.attr("transpose_a"), site.attr("transpose_b"), conjugate=False))]
 
 

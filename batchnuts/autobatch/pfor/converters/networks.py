@@ -103,7 +103,7 @@ def filter_gradient(site: Site) -> list[Value]:
 
 @converts("DepthwiseConv2dNativeBackpropFilter", varying="input out_backprop")
 def depthwise_filter_gradient(site: Site) -> list[Value]:
-    """As above, channel by channel."""
+    """[rows, patch, channels, times] = patches' gradient: one product per row and channel."""
     site.only(0, 2)
     sizes = site.constant(1)
     if sizes is None or site.attr("data_format") != b"NHWC":

@@ -87,7 +87,7 @@ def _by_splits(splits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _by_ids(ids: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """As above; ids are in order."""
+    """`_by_splits` for lists given by ids, which are in order."""
 
     def bounds(wanted: Tensor) -> tuple[Tensor, Tensor]:
         flat = tf.reshape(wanted, tf.stack([tf.shape(ids)[0], -1]))

@@ -138,7 +138,7 @@ def batch_to_space(site: Site) -> list[Value]:
 
 @converts("SpaceToBatchND", varying="input")
 def space_to_batch(site: Site) -> list[Value]:
-    """As batch_to_space, the other way."""
+    """The inverse of batch_to_space."""
     site.only(0)
     block = site.constant(1)
     if block is None:
