@@ -125,7 +125,7 @@ def import_targets() -> Any:
 def from_inference_gym(
     target: Any, *, name: str | None = None, dims: Mapping[str, Any] | None = None, coords: Labels | None = None
 ) -> Model:
-    """See Model.from_inference_gym."""
+    """`Model.from_inference_gym`: a Model of a target of the Inference Gym."""
     if isinstance(target, str):
         target = make_target(target)
     import_tfp()
@@ -206,7 +206,7 @@ class _Gym:
         return given
 
     def model(self) -> Model:
-        """See from_inference_gym."""
+        """The target as a Model."""
         reports = len(self.same) == len(self.parts)
         renamed = {part: self.same[part] if reports else part for part in self.parts}
         variables = tuple(

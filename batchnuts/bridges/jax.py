@@ -72,7 +72,7 @@ def from_jax(
     dtype: DType = "float32",
     **fields: Any,
 ) -> Model:
-    """See Model.from_jax. Chains start within 2 of the example, in unconstrained numbers.
+    """`Model.from_jax`: a Model of a JAX function. Chains start within 2 of the example, in unconstrained numbers.
 
     transform: without its inverse the unconstrained tree has the example's shapes, and chains start within 2 of zero.
     log_jacobian: of the unconstrained tree, the logarithm of the Jacobian's determinant; without it automatic

@@ -33,7 +33,7 @@ def from_joint_distribution(
     initializer: Initializer | None = None,
     **named: Any,
 ) -> Model:
-    """See Model.from_joint_distribution."""
+    """`Model.from_joint_distribution`: a Model of a joint distribution of TensorFlow Probability."""
     import_tfp()
     joint, pins = _unpinned(distribution)
     title = name or str(joint.name)

@@ -49,7 +49,7 @@ def from_numpyro(
     init_strategy: Callable[..., Any] | None = None,
     **kwargs: Any,
 ) -> Model:
-    """See Model.from_numpyro. Axes have the names of plates; `dims` names others.
+    """`Model.from_numpyro`: a Model of one of NumPyro. Axes have the names of plates; `dims` names others.
 
     Draws of the prior are made by running the model, unless it has factors or a prior that cannot be drawn. dtype:
     NumPyro computes in it, whatever `jax_enable_x64` says. init_strategy: by default uniform on (-2, 2) in

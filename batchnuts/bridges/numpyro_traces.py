@@ -20,6 +20,7 @@ from numpyro import distributions
 from numpyro import handlers as effects
 from numpyro.infer import init_to_uniform
 from numpyro.infer import util as infer
+from typing_extensions import override
 
 from batchnuts.mcmc.model.variables import ModelError
 
@@ -125,8 +126,8 @@ def unconstrained(site: Mapping[str, Any]) -> Any:
 class _DefaultKey(numpyro.primitives.Messenger):  # type: ignore[misc]
     """A key for `numpyro.prng_key` statements, as NumPyro's samplers give them."""
 
+    @override
     def process_message(self, msg: dict[str, Any]) -> None:
-        """See numpyro.primitives.Messenger."""
         if msg["type"] == "prng_key" and msg["value"] is None:
             msg["value"] = jax.random.key(0)
 
@@ -138,8 +139,9 @@ class WholePlates(numpyro.primitives.Messenger):  # type: ignore[misc]
         super().__init__()
         self._title = title
 
+    @override
     def process_message(self, msg: dict[str, Any]) -> None:
-        """See numpyro.primitives.Messenger. Raises ModelError for a plate with a random subsample."""
+        """Raise ModelError for a plate with a random subsample."""
         if msg["type"] == "plate" and msg["args"][1] is not None and msg["args"][1] < msg["args"][0]:
             raise ModelError(
                 f"Model {self._title!r}: its plate {msg['name']!r} takes a random subsample of {msg['args'][1]} of "
@@ -151,8 +153,8 @@ class WholePlates(numpyro.primitives.Messenger):  # type: ignore[misc]
 class _Unobserved(numpyro.primitives.Messenger):  # type: ignore[misc]
     """Draws observed sites, in place of their data: as many numbers, also where one distribution is that of all."""
 
+    @override
     def process_message(self, msg: dict[str, Any]) -> None:
-        """See numpyro.primitives.Messenger."""
         if msg["type"] == "sample" and msg["is_observed"] and not is_factor(msg["fn"]):
             data, distribution = jnp.shape(msg["value"]), msg["fn"]
             batch = data[: len(data) - distribution.event_dim]

@@ -105,7 +105,7 @@ def from_pymc(
     dims: Mapping[str, Sequence[str]] | None = None,
     coords: Mapping[str, Sequence[Any]] | None = None,
 ) -> Model:
-    """See Model.from_pymc: a model of PyMC 5 or 6. Chains start within 1 of PyMC's initial point.
+    """`Model.from_pymc`: a Model of one of PyMC 5 or 6. Chains start within 1 of PyMC's initial point.
 
     The prior is drawn unless there are potentials. Random variables that PyTensor cannot draw with JAX have no
     predictions, and a line says so. After `pm.set_data` make another model.

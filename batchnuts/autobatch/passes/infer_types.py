@@ -21,6 +21,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from batchnuts.autobatch.errors import BatchnutsError, CompileError, Source, TypeConflictError
 from batchnuts.autobatch.frontend.sequences import Apart, LearnedMore
 from batchnuts.autobatch.ir.printer import show_type as show
@@ -82,7 +84,7 @@ class Evaluator(Protocol):
         """
 
 
-class Remembering:
+class Remembering(Evaluator):
     """An Evaluator that traces each primitive once for the same argument types."""
 
     def __init__(self, evaluator: Evaluator) -> None:
@@ -90,8 +92,8 @@ class Remembering:
         self._known: dict[Any, tuple[AbstractResult, ...]] = {}
         self._traced: list[Primitive] = []
 
+    @override
     def evaluate(self, function: Primitive, arguments: tuple[Any, ...]) -> tuple[AbstractResult, ...]:
-        """See Evaluator."""
         key = (id(function), hashable(arguments))
         if key not in self._known:
             self._known[key] = self._evaluator.evaluate(function, arguments)

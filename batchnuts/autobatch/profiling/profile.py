@@ -98,7 +98,7 @@ class MachineNotes:
         self.compile_seconds = 0.0
 
     def run(self, machine: VirtualMachine, inputs: dict[str, Array]) -> State:
-        """As `VirtualMachine.run`, taking the timeline out of the state before it is full."""
+        """Run the machine, and take the timeline out of its state before it is full."""
         self.attempts += 1
         self.sweeps = 0
         notes = self.timeline = _TimelineNotes()

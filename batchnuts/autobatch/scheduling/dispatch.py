@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
+from typing_extensions import override
 
 from batchnuts.autobatch.scheduling.schedule import Schedule
 
@@ -25,15 +26,15 @@ class Reductions(Protocol):
         """The largest of int64 [n], none below 0, where the mask [n] holds; 0 if it holds nowhere."""
 
 
-class OnHost:
+class OnHost(Reductions):
     """The reductions of NumPy."""
 
+    @override
     def count(self, mask: Any) -> Any:
-        """See Reductions."""
         return np.count_nonzero(mask)
 
+    @override
     def largest(self, values: Any, mask: Any) -> Any:
-        """See Reductions."""
         return np.max(values, initial=0, where=mask)
 
 

@@ -17,7 +17,7 @@ from batchnuts.autobatch.scheduling.sweep_search import DISPATCH, GATED_PATIENCE
 POLICIES = ("auto", "earliest", "most_active", "sweep", "drain")
 
 ENDING = 0.25
-"""See `ending_early`."""
+"""The share of the live lanes that has to wait at the end before `ending_early` lets them halt."""
 
 Costs = Mapping[str, float]
 """By label, what one dispatch of a block costs, in microseconds."""
