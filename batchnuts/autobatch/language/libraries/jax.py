@@ -370,8 +370,8 @@ class JaxLibrary(Formulas):
     def kernel(self, function: Function) -> Function:
         """The function traced once for given shapes, its arguments and results behind barriers.
 
-        Else LLVM would merge the kernel with what is around it. jaxlib 0.12 never ends compiling one in which the rounds
-        of a cipher meet what goes into them, a conversion from int64 say, and what reads them, a logarithm.
+        Else LLVM would merge the kernel with what is around it. jaxlib 0.12 never ends compiling one in which the
+        rounds of a cipher meet what goes into them, a conversion from int64 say, and what reads them, a logarithm.
         """
 
         def behind_barriers(*words: Array) -> tuple[Array, ...]:
