@@ -98,14 +98,14 @@ class ComprehensionBuilder(ForLoopBuilder):
         except _NotYet as asked:
             count = ast.copy_location(ast.Name(str(asked), ast.Load()), place)
             return self.written_out(with_nodes(node, {id(place): count}))
-        made: ast.expr
+        display: ast.expr
         if isinstance(place, ast.DictComp):
-            made = ast.Dict([key for key, _ in parts], [value for _, value in parts])
+            display = ast.Dict([key for key, _ in parts], [value for _, value in parts])
         elif isinstance(place, ast.SetComp):
             self.refuse(place, "a set of values of the lane", "write a list")
         else:
-            made = ast.List(parts, ast.Load())
-        return self.written_out(with_nodes(node, {id(place): expressions.located(made, place)}))
+            display = ast.List(parts, ast.Load())
+        return self.written_out(with_nodes(node, {id(place): expressions.located(display, place)}))
 
     def places(self, node: ast.AST) -> Iterator[Any]:
         """The comprehensions to be written out, outermost ones, that every lane evaluates."""
@@ -174,22 +174,22 @@ class ComprehensionBuilder(ForLoopBuilder):
             yield tuple(filled) if isinstance(node, ast.DictComp) else filled[0]
             return
         first, *others = generators
-        made = 0
+        count = 0
         for k, item in enumerate(self.items(node, _filled(first.iter, values), first.iter, rounds)):
             inner = {**values, **self.bind(first.target, item, node)}
             if all(self.holds(node, _filled(test, inner), test, (*rounds, k)) for test in first.ifs):
                 for part in self.elements_of(node, others, inner, (*rounds, k)):
-                    made += 1
-                    if made > MOST_ELEMENTS:
-                        what = f"a comprehension of more than {MOST_ELEMENTS} elements that calls a batched function"
-                        self.refuse(node, what, "use a for loop and a buffer")
+                    count += 1
+                    if count > MOST_ELEMENTS:
+                        form = f"a comprehension of more than {MOST_ELEMENTS} elements that calls a batched function"
+                        self.refuse(node, form, "use a for loop and a buffer")
                     yield part
 
     def holds(self, node: ast.AST, test: ast.expr, written: ast.expr, rounds: tuple[int, ...]) -> bool:
         """Whether a test of a comprehension holds."""
         if self.is_static(test):
             return bool(self.evaluate(test))
-        return bool(self.known_numbers(node, test, lambda found: (int(found),), written, rounds)[0])
+        return bool(self.known_numbers(node, test, lambda truth: (int(truth),), written, rounds)[0])
 
     def items(self, node: ast.AST, over: ast.expr, written: ast.expr, rounds: tuple[int, ...]) -> Iterable[ast.expr]:
         """An expression for each element of what a comprehension runs over; `written` is the user's text of it."""
@@ -201,8 +201,8 @@ class ComprehensionBuilder(ForLoopBuilder):
             return joined
         if self.is_static(over):
             value = self.evaluate(over)
-            found = list(value) if isinstance(value, (dict, str)) else self.elements(value, written)
-            return map(self.hidden, found)  # one after another: there may be too many
+            elements = list(value) if isinstance(value, (dict, str)) else self.elements(value, written)
+            return map(self.hidden, elements)  # one after another: there may be too many
         if (
             isinstance(over, ast.Call)
             and self.static(over.func) is range
@@ -210,7 +210,7 @@ class ComprehensionBuilder(ForLoopBuilder):
             and 1 <= len(over.args) <= 3
         ):
             bounds = ast.Tuple(over.args, ast.Load())
-            return map(ast.Constant, self.known_numbers(node, bounds, lambda found: range(*found), written, rounds))
+            return map(ast.Constant, self.known_numbers(node, bounds, lambda values: range(*values), written, rounds))
         held = over.id if isinstance(over, ast.Name) else self.held_sequence(over)
         length = ast.Call(ast.Name(expressions.LENGTH, ast.Load()), [ast.Name(held, ast.Load())], [])
         numbers = self.known_numbers(node, length, range, written, rounds)
@@ -236,8 +236,8 @@ class ComprehensionBuilder(ForLoopBuilder):
             groups = [[*itertools.islice(inner(i), MOST_ELEMENTS + 1)] for i in range(len(over.args))]
             lengths = [len(group) for group in groups]
             if any(map(self.evaluate, keywords.values())) and len(set(lengths)) > 1:
-                what = f"zip(..., strict=True) of sequences of the lengths {', '.join(map(str, lengths))}"
-                raise CompileError(f"`{expressions.text_of(written)}`: {what}.", self.source.at(written))
+                message = f"zip(..., strict=True) of sequences of the lengths {', '.join(map(str, lengths))}"
+                raise CompileError(f"`{expressions.text_of(written)}`: {message}.", self.source.at(written))
             return [ast.Tuple(list(group), ast.Load()) for group in zip(*groups)]
         if function is reversed and len(over.args) == 1 and not keywords:
             return [*inner(0)][::-1]
@@ -283,13 +283,13 @@ class ComprehensionBuilder(ForLoopBuilder):
             token = in_one_lane_code.set(True)
             try:
                 with np.errstate(all="ignore"):
-                    found = function(*values, Checks(values))
+                    result = function(*values, Checks(values))
                     # a number of Python's stands for any number here: the answer must not depend on it
-                    other = function(*(map_leaves(_another, v) for v in values), Checks(values))
-                parts = found if isinstance(found, tuple) else (found,)
-                if not all(type(part) in (int, bool) for part in parts) or found != other:
+                    perturbed = function(*(map_leaves(_perturbed, v) for v in values), Checks(values))
+                parts = result if isinstance(result, tuple) else (result,)
+                if not all(type(part) in (int, bool) for part in parts) or result != perturbed:
                     raise refusal
-                answer = Numbers(tuple(numbers(found)[: MOST_ELEMENTS + 1]))
+                answer = Numbers(tuple(numbers(result)[: MOST_ELEMENTS + 1]))
             except (TypeError, ValueError) as error:
                 raise CompileError(f"`{expressions.text_of(written)}`: {error}.", where) from error
             finally:
@@ -343,7 +343,7 @@ class ComprehensionBuilder(ForLoopBuilder):
         )
 
 
-def _another(number: Any) -> Any:
+def _perturbed(number: Any) -> Any:
     """Another number than a number of Python's; arrays as they are."""
     if not is_python_scalar(number):
         return number
@@ -354,8 +354,8 @@ def _has_functions(value: Any) -> bool:
     """Whether a constant holds functions that the program itself calls; of arrays and ranges nothing is looked at."""
     containers: tuple[Any, ...] = (tuple, list, set, frozenset, type({}.items()), type({}.values()))
     parts = [*value.values()] if isinstance(value, dict) else [*value] if isinstance(value, containers) else []
-    found = [leaf for part in parts for leaf in flatten(part)[0]]
-    return any(isinstance(leaf, (LaneFunction, PrimitiveFunction)) or _has_functions(leaf) for leaf in found)
+    leaves = [leaf for part in parts for leaf in flatten(part)[0]]
+    return any(isinstance(leaf, (LaneFunction, PrimitiveFunction)) or _has_functions(leaf) for leaf in leaves)
 
 
 def _filled(node: ast.expr, values: Mapping[str, ast.expr]) -> ast.expr:

@@ -51,9 +51,9 @@ MOST_COPIES = 64
 class Loop:
     """A loop whose body is being read."""
 
-    again: str
+    continue_label: str
     """Where `continue` goes."""
-    after: str
+    break_label: str
     """Where `break` goes."""
 
 
@@ -113,8 +113,8 @@ class ForLoopBuilder(TargetBuilder):
             case [ast.Call(func=function, args=[ast.Name(id=name)], keywords=[])]:
                 if self.static(function) is self.namespace.get("len") and name in self.locals:
                     self.reading.loops[(*self.loop_key(node), self.copies)] = self.name, Held(name)
-                    known = self.rounds_known(node)
-                    return known is not None and known.rounds > 0
+                    learned = self.rounds_known(node)
+                    return learned is not None and learned.rounds > 0
         return False
 
     # ---- what a loop runs over --------------------------------------------------------------------------------------
@@ -153,19 +153,19 @@ class ForLoopBuilder(TargetBuilder):
 
     def enumerated(self, node: ast.Call) -> Sequence:
         """`enumerate(...)`."""
-        given: dict[str, ast.expr] = dict(zip(("iterable", "start"), node.args))
-        given |= {str(k.arg): k.value for k in node.keywords}
-        if "iterable" not in given or given.keys() - {"iterable", "start"} or len(node.args) > 2:
+        arguments: dict[str, ast.expr] = dict(zip(("iterable", "start"), node.args))
+        arguments |= {str(k.arg): k.value for k in node.keywords}
+        if "iterable" not in arguments or arguments.keys() - {"iterable", "start"} or len(node.args) > 2:
             self.refuse(node, f"`{expressions.text_of(node)}`", "write enumerate(x) or enumerate(x, start)")
-        inner = self.sequence(given["iterable"])
+        inner = self.sequence(arguments["iterable"])
         start: int | str = 0
-        if "start" in given:
-            static = self.evaluate(given["start"]) if self.is_static(given["start"]) else None
+        if "start" in arguments:
+            static = self.evaluate(arguments["start"]) if self.is_static(arguments["start"]) else None
             if type(static) is int:
                 start = static
             else:
                 start = self.temporary()
-                self.assign(start, expressions.as_bound(given["start"]))
+                self.assign(start, expressions.as_bound(arguments["start"]))
         return Enumerate(inner, start)
 
     def zipped(self, node: ast.Call) -> Sequence:
@@ -175,11 +175,11 @@ class ForLoopBuilder(TargetBuilder):
             if keyword.arg != "strict" or not self.is_static(keyword.value):
                 self.refuse(node, f"`{expressions.text_of(node)}`", "write zip(x, y), or zip(x, y, strict=True)")
             strict = self.evaluate(keyword.value)
-        found = Zip(tuple(self.sequence(a) for a in node.args), bool(strict))
-        if strict and any(isinstance(part, Count) for part in found.parts()):
-            what = "a strict zip with a range whose end is a number of the lane"
-            self.refuse(node, what, "assert that the lengths agree, and drop `strict`")
-        return found if found.all else Known((), "()")
+        sequence = Zip(tuple(self.sequence(a) for a in node.args), bool(strict))
+        if strict and any(isinstance(part, Count) for part in sequence.parts()):
+            form = "a strict zip with a range whose end is a number of the lane"
+            self.refuse(node, form, "assert that the lengths agree, and drop `strict`")
+        return sequence if sequence.all else Known((), "()")
 
     def backwards(self, node: ast.Call) -> Sequence:
         """`reversed(...)`."""
@@ -187,8 +187,8 @@ class ForLoopBuilder(TargetBuilder):
         if isinstance(inner, Known):
             return Known(inner.value[::-1], expressions.text_of(node))
         if not isinstance(inner, Held):
-            what = f"`{expressions.text_of(node)}`"
-            self.refuse(node, what, "reverse each sequence inside, or loop over range(n) and count down from the last")
+            form = f"`{expressions.text_of(node)}`"
+            self.refuse(node, form, "reverse each sequence inside, or loop over range(n) and count down from the last")
         return Backwards(inner)
 
     def counted_down(self, node: ast.expr) -> ast.Call | None:
@@ -199,22 +199,22 @@ class ForLoopBuilder(TargetBuilder):
         if not isinstance(call, ast.Call) or self.static(call.func) is not range or self.is_static(call):
             return None
         if not 1 <= len(call.args) <= 2 or not expressions.is_literal_integer(expressions.range_bounds(call)[0]):
-            what = f"`{expressions.text_of(node)}`, which starts at or goes by a number that is no literal,"
-            self.refuse(node, what, "write range(last, first - 1, -1)")
+            form = f"`{expressions.text_of(node)}`, which starts at or goes by a number that is no literal,"
+            self.refuse(node, form, "write range(last, first - 1, -1)")
         return expressions.counted_down(call)
 
     def count(self, node: ast.Call) -> Sequence:
         """`range` beside other sequences."""
         if not 1 <= len(node.args) <= 2 or node.keywords:
-            what = f"`{expressions.text_of(node)}` inside enumerate or zip"
-            self.refuse(node, what, "zip with range(n), and compute the number in the body")
+            form = f"`{expressions.text_of(node)}` inside enumerate or zip"
+            self.refuse(node, form, "zip with range(n), and compute the number in the body")
         start, stop, _ = expressions.range_bounds(node)
         first = self.evaluate(start) if self.is_static(start) else None
         if type(first) is not int:
-            what = (
+            form = (
                 f"a range that starts at a number of the lane, `{expressions.text_of(node)}`, inside enumerate or zip"
             )
-            self.refuse(node, what, "zip with range(n), and add the start in the body")
+            self.refuse(node, form, "zip with range(n), and add the start in the body")
         return Count(first, self.atom(expressions.as_bound(stop)))
 
     # ---- the loop ---------------------------------------------------------------------------------------------------
@@ -226,17 +226,17 @@ class ForLoopBuilder(TargetBuilder):
             return
         sequence = self.sequence(node.iter)
         learned = self.rounds_known(node)
-        known = [part.value for part in sequence.parts() if isinstance(part, Known)]
-        if (learned is not None and not learned.alike) or not all(map(_of_numbers, known)):
+        constants = [part.value for part in sequence.parts() if isinstance(part, Known)]
+        if (learned is not None and not learned.alike) or not all(map(_of_numbers, constants)):
             self.write_out(node, sequence, learned)
             return
         if sequence.held():
             self.reading.loops[(*self.loop_key(node), self.copies)] = self.name, sequence
-        again, body, done, after = (self.new_label(kind) for kind in ("for", "body", "done", "endfor"))
+        header, body, done, after = (self.new_label(kind) for kind in ("for", "body", "done", "endfor"))
         counter = self.temporary()
         self.assign(counter, expressions.located(ast.Constant(0), node.iter))
-        self.end(GotoOp(body if self.makes_a_round(sequence, learned) else again))
-        self.start(again)
+        self.end(GotoOp(body if self.makes_a_round(sequence, learned) else header))
+        self.start(header)
         self.round_test(node, sequence, learned, counter, body, done)
         self.start(body)
         outs, take_apart = self.outputs(node.target)
@@ -246,11 +246,11 @@ class ForLoopBuilder(TargetBuilder):
 
         text = f"{sequence.text(counter)}, {counter} + 1"
         self.round_op((*outs, self.variable(counter)), text, step, node, sequence, learned, counter)
-        self.loops.append(Loop(again, after))
+        self.loops.append(Loop(header, after))
         with self.block():
             self.body(node.body)
         self.loops.pop()
-        self.end(GotoOp(again))
+        self.end(GotoOp(header))
         self.close(node, done, after)
 
     def makes_a_round(self, sequence: Sequence, learned: Learned | None) -> bool:
@@ -273,8 +273,8 @@ class ForLoopBuilder(TargetBuilder):
             if rounds is not None:
                 tests.insert(0, k < rounds)
             result = tests[0]
-            for other in tests[1:]:
-                result = ops.logical_and(result, other)
+            for further in tests[1:]:
+                result = ops.logical_and(result, further)
             return (result,)
 
         lengths = [f"len({variable})" for variable in sequence.held()]
@@ -301,8 +301,8 @@ class ForLoopBuilder(TargetBuilder):
         key = (*self.loop_key(node), self.copies)
         where = self.source.at(node.iter)
 
-        def call(*given: Any) -> tuple[Any, ...]:
-            values = dict(zip(names, given))
+        def call(*operands: Any) -> tuple[Any, ...]:
+            values = dict(zip(names, operands))
             token = in_one_lane_code.set(True)
             try:
                 rounds = sequence.length(lambda v: iteration.length(values[v]))
@@ -337,10 +337,10 @@ class ForLoopBuilder(TargetBuilder):
         if rounds is None or held:  # asks for the lengths, or checks that they are still the same
 
             def ask(values: dict[str, Any]) -> tuple[Any, ...]:
-                found = sequence.length(lambda v: iteration.length(values[v]))
+                length = sequence.length(lambda v: iteration.length(values[v]))
                 if rounds is None:
-                    raise LearnedMore((*self.loop_key(node), copies), Learned(found or 0, alike=False))
-                return (found,)
+                    raise LearnedMore((*self.loop_key(node), copies), Learned(length or 0, alike=False))
+                return (length,)
 
             copies = self.copies
             out = self.variable(self.temporary())
@@ -349,8 +349,8 @@ class ForLoopBuilder(TargetBuilder):
             return
         self.copies_written += rounds
         if self.copies_written > MOST_COPIES:
-            what = f"a loop whose body is written out for each of {rounds} elements of different types or kinds"
-            self.refuse(node.iter, f"{what} (at most {MOST_COPIES} in one function)", "loop over arrays")
+            form = f"a loop whose body is written out for each of {rounds} elements of different types or kinds"
+            self.refuse(node.iter, f"{form} (at most {MOST_COPIES} in one function)", "loop over arrays")
         self.write_rounds(node, sequence, rounds)
 
     def write_rounds(self, node: ast.For, sequence: Sequence, rounds: int) -> None:
@@ -413,8 +413,8 @@ class ForLoopBuilder(TargetBuilder):
                 return
         if isinstance(target, ast.Name) and value is not expressions.UNKNOWN and not _of_numbers([value]):
             if target.id in self.locals:
-                what = f"a loop's variable {target.id!r} that holds {type(value).__name__} and is read after the loop"
-                self.refuse(target, what, "use it in the loop only")
+                form = f"a loop's variable {target.id!r} that holds {type(value).__name__} and is read after the loop"
+                self.refuse(target, form, "use it in the loop only")
             self.namespace[target.id] = value
             yield target.id
             return

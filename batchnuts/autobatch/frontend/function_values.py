@@ -52,8 +52,8 @@ class FunctionValueBuilder(CallBuilder):
     def static(self, node: ast.AST) -> Any:
         """What an expression denotes; a choice known at compile time denotes what it chooses."""
         if isinstance(node, ast.Name) and node.id in self.unsettled:
-            what = f"{node.id!r}, which stands for a function within a block before this line only,"
-            self.refuse(node, what, "choose the function before the `if` or loop, or call it in each branch")
+            form = f"{node.id!r}, which stands for a function within a block before this line only,"
+            self.refuse(node, form, "choose the function before the `if` or loop, or call it in each branch")
         if isinstance(node, ast.IfExp) and self.is_static(node.test):
             return self.static(node.body if self.evaluate(node.test) else node.orelse)
         return super().static(node)
@@ -63,8 +63,8 @@ class FunctionValueBuilder(CallBuilder):
         if name in self.visible:
             held, depth = self.visible[name]
             if held is not value and len(self.loops) > depth:
-                what = f"{name!r}, which stands for another function in the next iteration,"
-                self.refuse(node, what, "use a name of its own in the loop")
+                form = f"{name!r}, which stands for another function in the next iteration,"
+                self.refuse(node, form, "use a name of its own in the loop")
         self.visible[name] = value, len(self.loops)
         self.unsettled.discard(name)
         self.locals.discard(name)
@@ -93,8 +93,8 @@ class FunctionValueBuilder(CallBuilder):
         value = self.static(node)
         if isinstance(node, ast.Call) and self.static(node.func) is functools.partial:
             if not self.is_static(node):
-                what = f"`{ast.unparse(node)}`, which holds values of the lane,"
-                self.refuse(node, what, "write a lambda: h = lambda y: f(x, y)")
+                form = f"`{ast.unparse(node)}`, which holds values of the lane,"
+                self.refuse(node, form, "write a lambda: h = lambda y: f(x, y)")
             value = self.evaluate(node)
         if is_function(value):
             return value
@@ -130,8 +130,8 @@ class FunctionValueBuilder(CallBuilder):
                 visit(child)
             if isinstance(part, ast.NamedExpr) and (function := self.held_function(part.value)) is not UNKNOWN:
                 if part.target.id in self.visible and self.visible[part.target.id][0] is not function:
-                    what = f"`{ast.unparse(part)}`, where the name stands for another function,"
-                    self.refuse(part, what, "assign in a statement of its own")
+                    form = f"`{ast.unparse(part)}`, where the name stands for another function,"
+                    self.refuse(part, form, "assign in a statement of its own")
                 self.hold(part.target.id, function, part)
                 replaced[id(part)] = ast.copy_location(ast.Name(part.target.id, ast.Load()), part)
 
@@ -143,8 +143,8 @@ class FunctionValueBuilder(CallBuilder):
     def define(self, node: ast.FunctionDef) -> None:
         """A `def` inside the function."""
         for decorator in node.decorator_list:
-            made = self.static(decorator)
-            if (getattr(made, "__module__", ""), getattr(made, "__name__", "")) != (_BATCH, "batch"):
+            function = self.static(decorator)
+            if (getattr(function, "__module__", ""), getattr(function, "__name__", "")) != (_BATCH, "batch"):
                 self.refuse(decorator, "a decorator within a batched function", "define the function outside")
         self.hold(node.name, self.inner_function(node, node.args), node)
 
@@ -157,14 +157,14 @@ class FunctionValueBuilder(CallBuilder):
     def inner_function(self, tree: ast.FunctionDef, arguments: ast.arguments) -> InnerFunction:
         """What stands for a function inside this one."""
         kinds = inspect.Parameter
-        found = []
+        parameters = []
         positional = [*arguments.posonlyargs, *arguments.args]
         defaults = [None] * (len(positional) - len(arguments.defaults)) + arguments.defaults
         for i, (argument, default) in enumerate(zip(positional, defaults)):
             kind = kinds.POSITIONAL_ONLY if i < len(arguments.posonlyargs) else kinds.POSITIONAL_OR_KEYWORD
-            found.append(kinds(argument.arg, kind, default=self.default_of(default)))
+            parameters.append(kinds(argument.arg, kind, default=self.default_of(default)))
         for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults):
-            found.append(kinds(argument.arg, kinds.KEYWORD_ONLY, default=self.default_of(default)))
+            parameters.append(kinds(argument.arg, kinds.KEYWORD_ONLY, default=self.default_of(default)))
         if arguments.vararg or arguments.kwarg:
             self.refuse(tree, "*args and **kwargs", "name each parameter")
 
@@ -172,7 +172,7 @@ class FunctionValueBuilder(CallBuilder):
             return replace(self.source, tree=tree, namespace=self.meaning_around()), self.reads_around(tree)
 
         identity = (self.callee, tree.name, tree.lineno, tree.col_offset, self.copies)
-        return InnerFunction(tree.name, inspect.Signature(found), settle, identity)
+        return InnerFunction(tree.name, inspect.Signature(parameters), settle, identity)
 
     def default_of(self, node: ast.expr | None) -> Any:
         """A parameter's default."""
@@ -188,10 +188,10 @@ class FunctionValueBuilder(CallBuilder):
 
     def meaning_around(self) -> dict[str, Any]:
         """What names that are no variables mean here: around the function, and those that stand for functions."""
-        found = {name: value for name, value in self.around.items() if name not in self.locals}
+        meanings = {name: value for name, value in self.around.items() if name not in self.locals}
         for name, (held, _) in self.visible.items():
-            found[name] = self.lambda_as_function(held) if isinstance(held, ast.Lambda) else held
-        return found
+            meanings[name] = self.lambda_as_function(held) if isinstance(held, ast.Lambda) else held
+        return meanings
 
     # ---- expressions ------------------------------------------------------------------------------------------------
 
@@ -209,10 +209,10 @@ class FunctionValueBuilder(CallBuilder):
         hidden = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         hidden |= {a.arg for a in ast.walk(node) if isinstance(a, ast.arg)}
         for place in places:
-            taken = hidden.intersection(load.id for load in expressions.free_loads(named[place.id]))
-            if taken:
-                what = f"the lambda {place.id!r}, which reads {taken.pop()!r}, where that name means something else,"
-                self.refuse(place, what, "use another name in the lambda or comprehension here")
+            shadowed = hidden.intersection(load.id for load in expressions.free_loads(named[place.id]))
+            if shadowed:
+                form = f"the lambda {place.id!r}, which reads {shadowed.pop()!r}, where that name means something else,"
+                self.refuse(place, form, "use another name in the lambda or comprehension here")
         self.expanding += 1
         if self.expanding > MOST_NESTED:
             self.refuse(places[0], f"a lambda that calls itself, {places[0].id!r},", "write it with `def`")
@@ -239,20 +239,20 @@ class FunctionValueBuilder(CallBuilder):
                 continue
             function = self.static(call.func)
             if type(function) is functools.partial and isinstance(function.func, (LaneFunction, PrimitiveFunction)):
-                given = {k.arg for k in call.keywords}
-                keywords = [ast.keyword(k, self.hidden(v)) for k, v in function.keywords.items() if k not in given]
+                overridden = {k.arg for k in call.keywords}
+                keywords = [ast.keyword(k, self.hidden(v)) for k, v in function.keywords.items() if k not in overridden]
                 arguments = [*map(self.hidden, function.args), *call.args]
-                made: ast.expr = ast.Call(self.hidden(function.func), arguments, [*keywords, *call.keywords])
+                replacement: ast.expr = ast.Call(self.hidden(function.func), arguments, [*keywords, *call.keywords])
             elif function is map and self.maps_function(call):
                 names = [self.fresh("element", i + 1) for i in range(len(call.args) - 1)]
                 loads, stores = ([ast.Name(n, kind()) for n in names] for kind in (ast.Load, ast.Store))
                 over = call.args[1] if len(names) == 1 else ast.Call(self.hidden(zip), call.args[1:], [])
                 target = stores[0] if len(names) == 1 else ast.Tuple(list(stores), ast.Store())
                 each = ast.Call(call.args[0], list(loads), [])
-                made = ast.ListComp(each, [ast.comprehension(target, over, [], 0)])
+                replacement = ast.ListComp(each, [ast.comprehension(target, over, [], 0)])
             else:
                 continue
-            replaced[id(call)] = expressions.located(made, call)
+            replaced[id(call)] = expressions.located(replacement, call)
             return self.plain_calls(with_nodes(node, replaced))
         return node
 
@@ -278,14 +278,14 @@ class FunctionValueBuilder(CallBuilder):
                 return self.table(node.value)[self.numbers[index.id]]
             except LookupError as error:
                 raise CompileError(f"`{ast.unparse(node)}`: {error}.", self.source.at(node)) from None
-        what = f"`{expressions.text_of(node)}`, a function chosen by a value of the lane,"
-        self.refuse(node, what, "write `if` and `else` with a call in each, or loop over the functions themselves")
+        form = f"`{expressions.text_of(node)}`, a function chosen by a value of the lane,"
+        self.refuse(node, form, "write `if` and `else` with a call in each, or loop over the functions themselves")
 
     @override
     def needs_variable(self, node: ast.expr) -> bool:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Lambda) and _is_plain(node):
-            given = [*node.args, *(k.value for k in node.keywords)]
-            return self.needs_flow(node.func.body) or any(self.function_given(a) is not UNKNOWN for a in given)
+            arguments = [*node.args, *(k.value for k in node.keywords)]
+            return self.needs_flow(node.func.body) or any(self.function_given(a) is not UNKNOWN for a in arguments)
         return super().needs_variable(node)
 
     @override

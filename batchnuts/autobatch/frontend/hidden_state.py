@@ -193,8 +193,8 @@ class StateFinder:
         yield from self._function(function, dict.fromkeys(function.__code__.co_varnames[:1], owner))
         for base in (owner if isinstance(owner, type) else type(owner)).__mro__ if "super" in names else ():
             for name in names:
-                found = vars(base).get(name)
-                yield from self._method(getattr(found, "__func__", found), owner)
+                attribute = vars(base).get(name)
+                yield from self._method(getattr(attribute, "__func__", attribute), owner)
 
     def _partial(self, value: functools.partial[Any]) -> Iterator[Hidden]:
         for part in (*value.args, *value.keywords.values()):
@@ -211,11 +211,11 @@ class StateFinder:
             names = {}  # ours, around functions of the user's, which closures and objects hold
         parameters = code.co_varnames[: code.co_argcount]
         defaults = function.__defaults__ or ()
-        known = dict(zip(parameters[len(parameters) - len(defaults) :], defaults))
-        known |= {**(function.__kwdefaults__ or {}), **bound}
+        bindings = dict(zip(parameters[len(parameters) - len(defaults) :], defaults))
+        bindings |= {**(function.__kwdefaults__ or {}), **bound}
         around = {name: _contents(cell) for name, cell in zip(code.co_freevars, function.__closure__ or ())}
         for inner in codes_of(code):
-            for value, text, place, unseeded in _reads(inner, names, {**around, **known}):
+            for value, text, place, unseeded in _reads(inner, names, {**around, **bindings}):
                 if value is _UNKNOWN:
                     self._attributes.setdefault(
                         text.rpartition(".")[2], _place(text.lstrip("."), function, inner, place)
@@ -256,13 +256,13 @@ def _attribute(value: Any, name: str) -> Any:
     of_ours = kind.__module__.startswith(f"{_OURS}.")
     if value is _UNKNOWN or not (_is_of_user(kind) or isinstance(value, tuple) or of_ours):
         return _UNKNOWN
-    found = inspect.getattr_static(value, name, _UNKNOWN)
-    if isinstance(found, (types.MemberDescriptorType, _FIELD)):
+    attribute = inspect.getattr_static(value, name, _UNKNOWN)
+    if isinstance(attribute, (types.MemberDescriptorType, _FIELD)):
         return getattr(value, name, _UNKNOWN)
-    if isinstance(found, (staticmethod, classmethod)):
-        return found.__func__
-    found = _of_property(found)
-    return types.MethodType(found, value) if isinstance(found, types.FunctionType) else found
+    if isinstance(attribute, (staticmethod, classmethod)):
+        return attribute.__func__
+    attribute = _of_property(attribute)
+    return types.MethodType(attribute, value) if isinstance(attribute, types.FunctionType) else attribute
 
 
 def _of_property(value: Any) -> Any:
@@ -297,12 +297,12 @@ _BETWEEN = ("PUSH_NULL", "PRECALL", "NOP", "CACHE", "SWAP", "POP_TOP")
 
 
 def _reads(
-    code: types.CodeType, around: Mapping[str, Any], known: dict[str, Any]
+    code: types.CodeType, around: Mapping[str, Any], local_values: dict[str, Any]
 ) -> Iterator[tuple[Any, str, dis.Instruction, bool]]:
     """What a code object reads by name: value, text, place, and whether it is called for a generator without a seed.
 
     An attribute of a value that is not known has the value _UNKNOWN.
-    known: values of parameters and of variables of the functions around it; those of imports are added.
+    local_values: values of parameters and of variables of the functions around it; those of imports are added.
     """
     builtins = around.get("__builtins__", {})
     builtins = builtins if isinstance(builtins, dict) else vars(builtins)
@@ -325,7 +325,7 @@ def _reads(
         if op.opname in _LOADS_OF_GLOBALS:
             value, text, place = around.get(name, builtins.get(name, _UNKNOWN)), name, op
         elif op.opname in _LOADS_OF_LOCALS or op.opname.startswith("LOAD_FAST_"):
-            value, text, place = known.get(name, _UNKNOWN), name, op
+            value, text, place = local_values.get(name, _UNKNOWN), name, op
         elif op.opname == "LOAD_CONST":
             constant = op.argval
         elif op.opname == "IMPORT_NAME":
@@ -333,7 +333,7 @@ def _reads(
         elif op.opname == "IMPORT_FROM":
             imported = _attribute(module, name)
         elif op.opname in ("STORE_FAST", "STORE_DEREF"):
-            known[name], imported = imported, _UNKNOWN
+            local_values[name], imported = imported, _UNKNOWN
 
 
 def _imported(name: str, parts: Any) -> Any:

@@ -65,9 +65,9 @@ class LearnedMore(CompileError):
 
 def length_of_type(type_: Any) -> int | None:
     """How many elements a value of that (structured) type has; None for a scalar."""
-    found = parts(type_)
-    if found is not None:
-        return len(found[1])
+    structure = parts(type_)
+    if structure is not None:
+        return len(structure[1])
     return type_.shape[0] if type_.shape else None
 
 
@@ -242,11 +242,11 @@ class Zip(Sequence):
 
     @override
     def length(self, lengths: Lengths) -> int | None:
-        found = [inner.length(lengths) for inner in self.all]
-        known = [n for n in found if n is not None]
-        if self.strict and len(set(found)) > 1:
-            raise ValueError(f"zip(..., strict=True) of sequences of the lengths {', '.join(map(str, known))}")
-        return min(known, default=None)
+        inner_lengths = [inner.length(lengths) for inner in self.all]
+        static_lengths = [n for n in inner_lengths if n is not None]
+        if self.strict and len(set(inner_lengths)) > 1:
+            raise ValueError(f"zip(..., strict=True) of sequences of the lengths {', '.join(map(str, static_lengths))}")
+        return min(static_lengths, default=None)
 
     @override
     def item(self, values: Values, k: Any) -> Any:
