@@ -49,7 +49,7 @@ def _as_users(function: Function, *arrays: Array) -> Function:
         with enable_x64(any(array.dtype.itemsize == 8 for array in arrays)):
             if not any(isinstance(argument, jax.core.Tracer) for argument in arguments):
                 return function(*arguments)
-            traced, shapes = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)(*arguments)
+            traced, shapes = jax.make_jaxpr(lambda *operands: function(*operands), return_shape=True)(*arguments)
         copies = [np.array(c) if isinstance(c, np.ndarray) or _is_weak(c) else c for c in traced.consts]
         run = jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(_without_weak_types(traced.jaxpr), copies))
         return jax.tree.unflatten(jax.tree.structure(shapes), run(*jax.tree.leaves(arguments)))
@@ -129,10 +129,10 @@ def _shape(leaf: Any) -> tuple[int, ...]:
     return tuple(leaf.shape)
 
 
-def _again(closed: Any, found: Any) -> Function:
-    """What was traced, as a function; found: the tree of its results."""
+def _replay(closed: Any, results: Any) -> Function:
+    """What was traced, as a function; results: the tree of its results."""
     run = jax.extend.core.jaxpr_as_fun(closed)
-    return lambda *given: jax.tree.unflatten(jax.tree.structure(found), run(*given))
+    return lambda *operands: jax.tree.unflatten(jax.tree.structure(results), run(*operands))
 
 
 _SMALL_INTEGERS = range(-8, 9)
@@ -424,12 +424,12 @@ class JaxLibrary(Formulas):
         return value, pull_back(lax.full_like(value, 1))[0]
 
     @override
-    def compiled(self, function: Function, known: Callable[[str], None] | None = None) -> Function:
+    def compiled(self, function: Function, on_identity: Callable[[str], None] | None = None) -> Function:
         """The function, jitted: each operation by itself would be compiled too, which takes longer.
 
-        known: see `differentiated`.
+        on_identity: see `differentiated`.
         """
-        jitted = Jitted(lambda *tensors: _as_users(function, *tensors)(*tensors), known)
+        jitted = Jitted(lambda *tensors: _as_users(function, *tensors)(*tensors), on_identity)
 
         def call(*tensors: Array) -> Any:
             try:
@@ -441,30 +441,30 @@ class JaxLibrary(Formulas):
 
     @override
     def result_shapes(self, function: Function, *tensors: Array) -> Any:
-        closed, found = jax.make_jaxpr(lambda *given: self.call(function, *given), return_shape=True)(*tensors)
+        closed, results = jax.make_jaxpr(lambda *operands: self.call(function, *operands), return_shape=True)(*tensors)
         refuse_indices_outside(closed)
-        return jax.tree.map(_shape, found)
+        return jax.tree.map(_shape, results)
 
     @override
     def traced(self, function: Function, *tensors: Array) -> Traced:
-        closed, found = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)(*tensors)
+        closed, results = jax.make_jaxpr(lambda *operands: function(*operands), return_shape=True)(*tensors)
         refuse_indices_outside(closed)
-        identity = identity_of_jaxpr(closed, found)
-        return Traced(jax.tree.map(_shape, found), identity, None if identity is None else _again(closed, found))
+        identity = identity_of_jaxpr(closed, results)
+        return Traced(jax.tree.map(_shape, results), identity, None if identity is None else _replay(closed, results))
 
     def dependent(self, function: Function, *tensors: Array) -> list[bool]:
         """For each result of a function whether its first argument is needed to compute it."""
         with enable_x64():
-            jaxpr = jax.make_jaxpr(lambda *given: self.call(function, *given))(*tensors).jaxpr
+            jaxpr = jax.make_jaxpr(lambda *operands: self.call(function, *operands))(*tensors).jaxpr
         count = len(jaxpr.outvars)
         return [partial_eval.dce_jaxpr(jaxpr, [i == k for i in range(count)])[1][0] for k in range(count)]
 
     @override
     def differentiated(
-        self, function: Function, known: Callable[[str], None] | None = None
+        self, function: Function, on_identity: Callable[[str], None] | None = None
     ) -> Callable[[Array], tuple[Any, Array | None]]:
         """`value_and_gradient`, jitted; a function that cannot be traced or gives no array runs as it stands."""
-        jitted = self.compiled(functools.partial(self.value_and_gradient, function), known)
+        jitted = self.compiled(functools.partial(self.value_and_gradient, function), on_identity)
         sound: set[Any] = set()
         """Shapes and dtypes for which the value is a scalar that depends on x."""
 
@@ -495,7 +495,7 @@ class JaxLibrary(Formulas):
     @override
     def identity_of(self, function: Function, *arrays: Array) -> str | None:
         """The identity of the function's trace."""
-        return identity_of(lambda *given: _as_users(function, *given)(*given), *arrays)
+        return identity_of(lambda *operands: _as_users(function, *operands)(*operands), *arrays)
 
     @override
     def key_by_identity(self, *identity: str) -> str | None:

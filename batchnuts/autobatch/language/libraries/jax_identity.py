@@ -53,7 +53,7 @@ def identity_of(function: Callable[..., Any], *arrays: Any) -> str | None:
     Their derivatives may differ: ask for the identity of a function that computes them.
     """
     try:
-        closed, shapes = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)(*arrays)
+        closed, shapes = jax.make_jaxpr(lambda *operands: function(*operands), return_shape=True)(*arrays)
     except Exception:
         return None
     return identity_of_jaxpr(closed, shapes)
@@ -185,12 +185,12 @@ def _says_all(kind: type) -> bool:
 @functools.cache
 def _primitives_of(modules: int) -> frozenset[int]:
     """The primitives in all modules of the known packages. modules: how many are imported, so that later ones count."""
-    found: set[int] = set()
+    primitives: set[int] = set()
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in _KNOWN:
             values = list(vars(module).values())
-            found |= {id(value) for value in values if isinstance(value, jax.extend.core.Primitive)}
-    return frozenset(found)
+            primitives |= {id(value) for value in values if isinstance(value, jax.extend.core.Primitive)}
+    return frozenset(primitives)
 
 
 def _primitives() -> frozenset[int]:

@@ -239,11 +239,11 @@ class TensorLibrary(Library, Protocol):
         """
 
     def differentiated(
-        self, function: Function, known: Callable[[str], None] | None = None
+        self, function: Function, on_identity: Callable[[str], None] | None = None
     ) -> Callable[[Array], tuple[Any, Array | None]]:
         """`value_and_gradient` of a function in the same way; for arrays whose values are known.
 
-        known: called with the `identity_of` of both, where a call finds it out by the way. Raises IndexError as
+        on_identity: called with the `identity_of` of both, where a call finds it out by the way. Raises IndexError as
         `result_shapes`.
         """
 

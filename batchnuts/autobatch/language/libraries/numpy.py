@@ -123,8 +123,8 @@ class NumPyLibrary(Library):
         """The contract's scan, as a loop of Python's."""
         stacked = []
         for trip in range(length):
-            carry, given = step(carry, [row[trip] for row in rows])
-            stacked.append(given)
+            carry, outputs = step(carry, [row[trip] for row in rows])
+            stacked.append(outputs)
         return carry, [np.stack(parts) for parts in zip(*stacked, strict=True)]
 
     matmul = staticmethod(np.matmul)

@@ -194,8 +194,8 @@ class TensorFlowLibrary(Formulas):
         arrays = [tf.TensorArray(x.dtype, length, element_shape=x.shape) for x in map(tf.convert_to_tensor, first)]
 
         def body(trip: Array, carry: list[Array], arrays: list[Any]) -> tuple[Array, list[Array], list[Any]]:
-            after, given = step(carry, [tf.gather(row, trip) for row in tensors])
-            return trip + 1, after, [array.write(trip, x) for array, x in zip(arrays, given, strict=True)]
+            after, outputs = step(carry, [tf.gather(row, trip) for row in tensors])
+            return trip + 1, after, [array.write(trip, x) for array, x in zip(arrays, outputs, strict=True)]
 
         start = (tf.constant(0), [tf.convert_to_tensor(x) for x in carry], arrays)
         _, after, filled = tf.while_loop(lambda trip, *_: trip < length, body, start, maximum_iterations=length)
@@ -240,8 +240,8 @@ class TensorFlowLibrary(Formulas):
 
         def of_words(*words: Array) -> tuple[Array, ...]:
             tensors = [tf.convert_to_tensor(word, tf.uint32) for word in words]
-            known = all(tensor.shape.rank is not None for tensor in tensors)
-            results = (one_op if known else function)(*tensors)
+            have_ranks = all(tensor.shape.rank is not None for tensor in tensors)
+            results = (one_op if have_ranks else function)(*tensors)
             return tuple(map(_once, results))
 
         return of_words
@@ -282,7 +282,7 @@ class TensorFlowLibrary(Formulas):
 
     @override
     def differentiated(
-        self, function: Function, known: Callable[[str], None] | None = None
+        self, function: Function, on_identity: Callable[[str], None] | None = None
     ) -> Callable[[Array], tuple[Any, Array | None]]:
         """`value_and_gradient`, run eagerly."""
         return functools.partial(self.value_and_gradient, function)

@@ -91,15 +91,15 @@ def _check_ops(graph_def: Any) -> None:
     functions = {function.signature.name for function in graph_def.library.function}
     nodes = (graph_def.node, *(function.node_def for function in graph_def.library.function))
     for name in {node.op for part in nodes for node in part} - functions:
-        found = op_def_registry.get(name)
+        definition = op_def_registry.get(name)
         converters = [REGISTRY[name].convert] if name in REGISTRY else []
         converters += [LENGTHS[name]] if name in LENGTHS else []
         if (
-            found is None
+            definition is None
             or not hasattr(tf.raw_ops, name)  # of a library that the user loads
             or "PyFunc" in name
             or name in _READS_FILES
-            or (found.is_stateful and name not in _WITH_EFFECTS)
+            or (definition.is_stateful and name not in _WITH_EFFECTS)
             or any(convert.__module__.partition(".")[0] != "batchnuts" for convert in converters)
         ):
             raise _Unknown

@@ -101,8 +101,8 @@ class Formulas(TensorLibrary):
     def item(self, x: Array, parts: tuple[Any, ...]) -> Array:
         """Static parts by slicing, then one gather for each array of indices, last axis first."""
         static = [part is None or isinstance(part, (int, slice)) for part in parts]
-        sliced = x[tuple(part if known else slice(None) for part, known in zip(parts, static))]
-        axes = [None if known else part for part, known in zip(parts, static) if not isinstance(part, int)]
+        sliced = x[tuple(part if is_static else slice(None) for part, is_static in zip(parts, static))]
+        axes = [None if is_static else part for part, is_static in zip(parts, static) if not isinstance(part, int)]
         for axis in reversed(range(len(axes))):
             if axes[axis] is not None:
                 sliced = self.gather(sliced, axes[axis], axis)
