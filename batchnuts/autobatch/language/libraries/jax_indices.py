@@ -33,7 +33,7 @@ def refuse_indices_outside(closed: Any) -> None:
 
 
 def _walk(jaxpr: Any, constants: Any, static_values: _Values) -> list[NDArray[Any] | None]:
-    """The results that are known, None for others. static_values: those of the arguments, and more as they are found."""
+    """The results that are known, None for others. static_values: of arguments; others are added."""
     for variable, value in zip(jaxpr.constvars, constants, strict=True):
         if _is_small_integers(variable.aval) and not isinstance(value, jax.core.Tracer):
             static_values[variable] = np.asarray(value)
