@@ -107,13 +107,13 @@ def _is_of_gradient(op: Any) -> bool:
 
 
 def _folders() -> tuple[str, ...]:
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    found = [here, os.path.join(os.path.dirname(here), "mcmc")]
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    folders = [package, os.path.join(os.path.dirname(package), "mcmc")]
     for name in ("tensorflow", "tensorflow_probability", "keras", "tf_keras"):
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin is not None:
-            found.append(os.path.dirname(spec.origin))
-    return tuple(folder + os.sep for folder in found)
+            folders.append(os.path.dirname(spec.origin))
+    return tuple(folder + os.sep for folder in folders)
 
 
 _LIBRARIES = _folders()
@@ -131,8 +131,8 @@ def in_library(filename: str) -> bool:
 def of_tracing(error: Exception) -> PforError | None:
     """The error for a body that does with a tensor what only a number can do, at the user's line; None for any other
     error."""
-    found = next((advice for pattern, advice in _OF_NUMBERS if re.search(pattern, str(error), re.DOTALL)), None)
-    return None if found is None else PforError(found, _innermost(error))
+    remedy = next((advice for pattern, advice in _OF_NUMBERS if re.search(pattern, str(error), re.DOTALL)), None)
+    return None if remedy is None else PforError(remedy, _innermost(error))
 
 
 def _innermost(error: Exception) -> Source | None:

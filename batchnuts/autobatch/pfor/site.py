@@ -34,16 +34,16 @@ class Loop:
     """Variables by the id of their handle: the handle, and whether the body reads, updates or assigns it."""
 
     @property
-    def known(self) -> int | None:
+    def static_count(self) -> int | None:
         """The number of rows, if it is known before running."""
         value = tf.get_static_value(self.count)
         return None if value is None else int(value)
 
     def rows(self, tensor: Tensor) -> Tensor:
         """A tensor repeated for every row."""
-        known = (self.known, *static_shape(tensor))
-        shape = known if None not in known else tf.concat([self.count[None], tf.shape(tensor)], 0)
-        return with_shape(tf.broadcast_to(tensor, shape), known)
+        sizes = (self.static_count, *static_shape(tensor))
+        shape = sizes if None not in sizes else tf.concat([self.count[None], tf.shape(tensor)], 0)
+        return with_shape(tf.broadcast_to(tensor, shape), sizes)
 
     def masked(self, mask: Tensor) -> Loop:
         """The same rows where only some of them count."""
@@ -188,9 +188,9 @@ def _python_names(definition: Any) -> dict[str, str]:
     inferred = {a for arg in definition.input_arg for a in (arg.type_attr, arg.number_attr, arg.type_list_attr)}
     names = [arg.name for arg in definition.input_arg]
     names += [attribute.name for attribute in definition.attr if attribute.name not in inferred]
-    there = list(inspect.signature(getattr(tf.raw_ops, definition.name)).parameters)[:-1]  # the last is its name
-    renamed = iter([name for name in there if name not in names])
-    _NAMES[definition.name] = {name: name if name in there else next(renamed) for name in names}
+    parameters = list(inspect.signature(getattr(tf.raw_ops, definition.name)).parameters)[:-1]  # the last is its name
+    renamed = iter([name for name in parameters if name not in names])
+    _NAMES[definition.name] = {name: name if name in parameters else next(renamed) for name in names}
     return _NAMES[definition.name]
 
 
@@ -220,19 +220,19 @@ def dense(value: Any) -> Any:
         return value
     if value.dense_shape is None:
         raise ValueError("found IndexedSlices without the dense_shape of the tensor that they stand for")
-    known = tf.get_static_value(value.dense_shape)
-    count = value.dense_shape[0] if known is None else int(known[0])
+    constant = tf.get_static_value(value.dense_shape)
+    count = value.dense_shape[0] if constant is None else int(constant[0])
     tensor = tf.math.unsorted_segment_sum(value.values, value.indices, count)
-    return tensor if known is None else with_shape(tensor, known)
+    return tensor if constant is None else with_shape(tensor, constant)
 
 
 def shape_of(tensor: Tensor) -> list[Any]:
     """Its dimensions: ints where known, else scalars."""
-    known = static_shape(tensor)
-    if None not in known:
-        return list(known)
+    sizes = static_shape(tensor)
+    if None not in sizes:
+        return list(sizes)
     running = tf.shape(tensor)
-    return [running[axis] if size is None else size for axis, size in enumerate(known)]
+    return [running[axis] if size is None else size for axis, size in enumerate(sizes)]
 
 
 def product(sizes: Sequence[Any]) -> Any:

@@ -16,13 +16,13 @@ from batchnuts.autobatch.pfor.values import Invariant, Stacked, Tensor, Value
 
 def first_rows(site: Site, tensor: Tensor) -> Tensor:
     """The result of indexing by 0, 1, 2, ...: the tensor, or as many of its rows as there are iterations."""
-    known, have = site.loop.known, tensor.shape[0]
-    if known is not None and known == have:
+    count, have = site.loop.static_count, tensor.shape[0]
+    if count is not None and count == have:
         return tensor
-    if known is not None and have is not None and known > have:
-        raise Refused(f"the loop's index goes up to {known - 1}, but the axis it is used on has only {have} entries")
-    if known is not None and have is not None:
-        return tensor[:known]
+    if count is not None and have is not None and count > have:
+        raise Refused(f"the loop's index goes up to {count - 1}, but the axis it is used on has only {have} entries")
+    if count is not None and have is not None:
+        return tensor[:count]
     # unlike tensor[:count], this fails where there are fewer
     size = tf.concat([site.loop.count[None], tf.fill([tensor.shape.rank - 1], -1)], 0)
     return tf.slice(tensor, tf.zeros_like(size), size)
@@ -58,8 +58,8 @@ def _gather(site: Site, axis: int, batch_dims: int) -> Value:
         return Stacked(first_rows(site, rows_from(params, axis)))
     if batch_dims:
         return Stacked(tf.gather(site.stacked(0), indices, axis=axis + 1, batch_dims=batch_dims + 1))
-    taken = tf.gather(params, indices, axis=axis)
-    return Stacked(rows_from(taken, axis))
+    gathered = tf.gather(params, indices, axis=axis)
+    return Stacked(rows_from(gathered, axis))
 
 
 @converts("GatherNd", varying="params indices")
@@ -69,8 +69,8 @@ def gather_nd(site: Site) -> list[Value]:
         places = site.row_shape(1)
         if places[-1] is None:
             raise NoRule
-        (taken,) = site.emit(rows_to(site.tensor(0), places[-1]), site.tensor(1))
-        return [Stacked(rows_from(taken, len(places) - 1))]
+        (gathered,) = site.emit(rows_to(site.tensor(0), places[-1]), site.tensor(1))
+        return [Stacked(rows_from(gathered, len(places) - 1))]
     if site.varies(0):
         return [Stacked(tf.gather_nd(site.tensor(0), site.stacked(1), batch_dims=1))]
     return [Stacked(tf.gather_nd(site.tensor(0), site.tensor(1)))]
@@ -116,8 +116,8 @@ def scatter_nd(site: Site) -> list[Value]:
 
 def known_constant(tensor: Tensor) -> Tensor:
     """The tensor; as a constant where its value is known already."""
-    known = tf.get_static_value(tensor)
-    return tensor if known is None else tf.constant(known, tensor.dtype)
+    constant = tf.get_static_value(tensor)
+    return tensor if constant is None else tf.constant(constant, tensor.dtype)
 
 
 @converts(

@@ -56,14 +56,14 @@ def unique(site: Site) -> list[Value]:
     order, lengths = _first(is_first)
     place = tf.cumsum(tf.cast(is_first, tf.int32), 1) - 1
     origin = origin_of(site.value_of, "unique", site.op.inputs[0])
-    found: list[Value] = [
+    outputs: list[Value] = [
         Padded(tf.gather(x, order, batch_dims=1), lengths, origin),
         Stacked(tf.cast(tf.gather(place, earliest, batch_dims=1), index)),
     ]
     if len(site.op.outputs) == 3:
         counts = tf.reduce_sum(tf.cast(equal, index), 2)
-        found.append(Padded(tf.gather(counts, order, batch_dims=1), lengths, origin))
-    return found
+        outputs.append(Padded(tf.gather(counts, order, batch_dims=1), lengths, origin))
+    return outputs
 
 
 def _first(chosen: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,11 +166,11 @@ def gather(site: Site) -> list[Value]:
         )
     assert isinstance(params, (Stacked, Invariant))
     if isinstance(params, Stacked):
-        taken = tf.gather(params.tensor, indices.tensor, axis=1, batch_dims=1)
+        gathered = tf.gather(params.tensor, indices.tensor, axis=1, batch_dims=1)
     else:
-        taken = tf.gather(params.tensor, indices.tensor)
-    counting = real(taken, indices.lengths)
-    return [replace(indices, tensor=tf.where(counting, taken, tf.stop_gradient(taken)))]
+        gathered = tf.gather(params.tensor, indices.tensor)
+    counting = real(gathered, indices.lengths)
+    return [replace(indices, tensor=tf.where(counting, gathered, tf.stop_gradient(gathered)))]
 
 
 @on_lengths("Squeeze")
@@ -277,8 +277,8 @@ def broadcast_gradient(site: Site) -> list[Value]:
     first, second = ([1] * (rank - len(shape)) + shape for shape in shapes)
     dtype = site.op.outputs[0].dtype
     axes = []
-    for mine, other, own in ((first, second, len(shapes[0])), (second, first, len(shapes[1]))):
-        repeated = [k for k in range(rank) if k < rank - own or (mine[k] == 1 and other[k] != 1)]
+    for mine, theirs, own in ((first, second, len(shapes[0])), (second, first, len(shapes[1]))):
+        repeated = [k for k in range(rank) if k < rank - own or (mine[k] == 1 and theirs[k] != 1)]
         axes.append(Invariant(tf.constant(repeated, dtype, shape=(len(repeated),))))
     return [*axes]
 
@@ -327,8 +327,8 @@ def segments(site: Site) -> list[Value]:
     if not (isinstance(data, Padded) and isinstance(ids, Padded)):
         raise Refused("its data or its ids have a length that depends on the iteration, the others have not")
     _alike([data, ids])
-    given = Stacked(filled(data)), Stacked(filled(ids, -1)), count
-    return reductions.segments(replace(site, inputs=given))
+    inputs = Stacked(filled(data)), Stacked(filled(ids, -1)), count
+    return reductions.segments(replace(site, inputs=inputs))
 
 
 @on_lengths("StridedSliceGrad")

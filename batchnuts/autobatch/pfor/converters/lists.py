@@ -23,12 +23,12 @@ _raw = tf.raw_ops
 
 def element_shape(loop: Loop, of_row: Tensor) -> Tensor:
     """[rows, *of_row]; unknown stays unknown."""
-    known = tf.get_static_value(of_row)
-    if known is not None and known.ndim == 0:
+    constant = tf.get_static_value(of_row)
+    if constant is not None and constant.ndim == 0:
         return of_row
-    if known is not None:
-        rows = loop.known
-        return tf.constant([-1 if rows is None else rows, *known], of_row.dtype)
+    if constant is not None:
+        rows = loop.static_count
+        return tf.constant([-1 if rows is None else rows, *constant], of_row.dtype)
     return tf.concat([tf.cast(loop.count, of_row.dtype)[None], of_row], 0)
 
 
@@ -48,8 +48,8 @@ def to_rows(site: Site, k: int, dtype: tf.DType, of_row: Sequence[int | None] | 
     if made_by.type in ("EmptyTensorList", "TensorListReserve"):
         row_shape, size = (site.value_of(tensor) for tensor in made_by.inputs)
         if isinstance(row_shape, Invariant) and isinstance(size, Invariant):
-            known = tf.get_static_value(row_shape.tensor)
-            if of_row is not None and None not in of_row and (known is None or np.any(known < 0)):
+            constant = tf.get_static_value(row_shape.tensor)
+            if of_row is not None and None not in of_row and (constant is None or np.any(constant < 0)):
                 row_shape = Invariant(tf.constant(list(of_row), tf.int32, [len(of_row)]))
             shape = element_shape(site.loop, row_shape.tensor)
             if made_by.type == "EmptyTensorList":
@@ -116,10 +116,10 @@ def _item(site: Site, k: int) -> Tensor:
     return site.stacked(k)
 
 
-def _taken(site: Site, tensor: Tensor, dtype: tf.DType, row_shape: Any) -> Value:
+def _element_value(site: Site, tensor: Tensor, dtype: tf.DType, row_shape: Any) -> Value:
     if dtype == tf.variant:
         return ListHandle(tensor)
-    return Stacked(with_shape(tensor, (site.loop.known, *row_shape)) if row_shape is not None else tensor)
+    return Stacked(with_shape(tensor, (site.loop.static_count, *row_shape)) if row_shape is not None else tensor)
 
 
 def _row_shape(tensor: Tensor) -> Any:
@@ -145,8 +145,8 @@ def new_list(site: Site) -> list[Value]:
     """
     if not all(_was_noted(tensor) for tensor, value in zip(site.op.inputs, site.inputs) if varies(value)):
         raise Refused("the size of a list, or the shape of its elements, depends on the iteration")
-    one = [tf.reduce_max(site.tensor(k), 0) if site.varies(k) else site.tensor(k) for k in (0, 1)]
-    return [ListHandle(*site.emit(element_shape(site.loop, one[0]), one[1]))]
+    uniform = [tf.reduce_max(site.tensor(k), 0) if site.varies(k) else site.tensor(k) for k in (0, 1)]
+    return [ListHandle(*site.emit(element_shape(site.loop, uniform[0]), uniform[1]))]
 
 
 def _was_noted(tensor: Tensor) -> bool:
@@ -178,11 +178,11 @@ def pop(site: Site) -> list[Value]:
     assert isinstance(handle, ListHandle)
     dtype = site.attr("element_dtype")
     shape = site.tensor(1) if dtype == tf.variant else element_shape(site.loop, site.tensor(1))
-    rest, taken = site.emit(handle.tensor, shape)
+    rest, last = site.emit(handle.tensor, shape)
     lengths = handle.lengths
     if lengths is not None:
         lengths = tf.maximum(lengths - (1 if site.loop.mask is None else tf.cast(site.loop.mask, tf.int32)), 0)
-    return [ListHandle(rest, lengths), _taken(site, taken, dtype, _row_shape(site.op.outputs[1]))]
+    return [ListHandle(rest, lengths), _element_value(site, last, dtype, _row_shape(site.op.outputs[1]))]
 
 
 @converts("TensorListGetItem", varying="input_handle index")
@@ -195,19 +195,19 @@ def get_item(site: Site) -> list[Value]:
         assert isinstance(handle, ListHandle)
         _refuse_ragged(handle)
         shape = site.tensor(2) if dtype == tf.variant else element_shape(site.loop, site.tensor(2))
-        return [_taken(site, site.emit(handle.tensor, site.tensor(1), shape)[0], dtype, row_shape)]
+        return [_element_value(site, site.emit(handle.tensor, site.tensor(1), shape)[0], dtype, row_shape)]
     if dtype == tf.variant:
         raise Refused("which list it takes depends on the iteration")
     index = site.tensor(1)
     if isinstance(handle, Invariant):
         elements = _raw.TensorListStack(input_handle=handle.tensor, element_shape=site.tensor(2), element_dtype=dtype)
-        return [_taken(site, tf.gather(elements, index), dtype, row_shape)]
+        return [_element_value(site, tf.gather(elements, index), dtype, row_shape)]
     assert isinstance(handle, ListHandle)
     _refuse_ragged(handle)
     shape = element_shape(site.loop, site.tensor(2))
     elements = _raw.TensorListStack(input_handle=handle.tensor, element_shape=shape, element_dtype=dtype)
     where = tf.stack([index, tf.range(site.loop.count)], -1)
-    return [_taken(site, tf.gather_nd(elements, where), dtype, row_shape)]
+    return [_element_value(site, tf.gather_nd(elements, where), dtype, row_shape)]
 
 
 @converts("TensorListSetItem", varying="input_handle index item", always=True)
@@ -290,7 +290,9 @@ def _rows_first(site: Site, elements: Tensor) -> Tensor:
     if elements.shape.rank is None:
         raise Refused("the rank of a list's elements is not known before running; give element_shape")
     turned = tf.transpose(elements, [1, 0, *range(2, elements.shape.rank)])
-    return with_shape(turned, (site.loop.known, *(output.shape if output.shape.rank is not None else turned.shape[1:])))
+    return with_shape(
+        turned, (site.loop.static_count, *(output.shape if output.shape.rank is not None else turned.shape[1:]))
+    )
 
 
 @converts("TensorListGather", varying="input_handle")
@@ -396,8 +398,8 @@ def value_of_optional(site: Site) -> list[Value]:
             tf.TensorShape(shape) if dtype == tf.variant else tf.TensorShape([None]).concatenate(tf.TensorShape(shape))
             for dtype, shape in zip(site.attr("output_types"), site.attr("output_shapes"))
         ]
-        found = site.emit(optional.tensor, output_shapes=shapes)
-        return [_taken(site, t, t.dtype, _row_shape(out)) for t, out in zip(found, site.op.outputs)]
+        contents = site.emit(optional.tensor, output_shapes=shapes)
+        return [_element_value(site, t, t.dtype, _row_shape(out)) for t, out in zip(contents, site.op.outputs)]
     if isinstance(optional, Invariant):
         return [Invariant(tensor) for tensor in site.emit(optional.tensor)]
     outputs = site.op.outputs

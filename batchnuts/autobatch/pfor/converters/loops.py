@@ -43,7 +43,7 @@ class Variable:
 
     vary: bool
     """It has rows inside the loop."""
-    kept: bool
+    unchanged: bool
     """The loop gives it back as it was."""
     like: Tensor
     """The tensor in the graph of the loop's body."""
@@ -52,13 +52,13 @@ class Variable:
     def only_read(self) -> bool:
         """Each row has its own, which the loop never changes: it stays outside, and ops of the body take parts of
         it."""
-        return self.kept and self.vary and not self.is_list
+        return self.unchanged and self.vary and not self.is_list
 
     @property
     def only_added_to(self) -> bool:
         """The body does nothing with it but add to it, as the gradient of what all trips use does."""
         users = _users(self.like)
-        return len(users) == 1 and users[0].type in _SUMS and self.vary and not self.kept
+        return len(users) == 1 and users[0].type in _SUMS and self.vary and not self.unchanged
 
     @property
     def is_list(self) -> bool:
@@ -69,18 +69,20 @@ class Variable:
 @converts("While StatelessWhile", always=True)
 def loop(site: Site) -> list[Value]:
     """One loop where all rows take every trip; else rows leave it one by one, or keep their values once done."""
-    kept = passed_through(site.op)
+    unchanged = passed_through(site.op)
     _, body = loop_parts(site.op)
     vary = loop_variables_vary(site.op, [varies(value) for value in site.inputs])
-    leave = condition_varies(site.op, vary) and not (site.loop.known == 1 and site.loop.mask is None)
+    leave = condition_varies(site.op, vary) and not (site.loop.static_count == 1 and site.loop.mask is None)
     if leave:  # so lists that grow get different lengths
-        lists = [tensor.dtype == tf.variant and k not in kept for k, tensor in enumerate(body.inputs)]
-        vary = loop_variables_vary(site.op, [flag or other for flag, other in zip(vary, lists)])
-    variables = [Variable(flag, k in kept, body.inputs[k]) for k, flag in enumerate(vary)]
+        lists = [tensor.dtype == tf.variant and k not in unchanged for k, tensor in enumerate(body.inputs)]
+        vary = loop_variables_vary(site.op, [flag or is_list for flag, is_list in zip(vary, lists)])
+    variables = [Variable(flag, k in unchanged, body.inputs[k]) for k, flag in enumerate(vary)]
     start = [_start(site, k, variable) for k, variable in enumerate(variables)]
     if not leave:
         return _together(site, variables, start)
-    if any(isinstance(value, OptionalValue) and not variable.kept for value, variable in zip(site.inputs, variables)):
+    if any(
+        isinstance(value, OptionalValue) and not variable.unchanged for value, variable in zip(site.inputs, variables)
+    ):
         raise Refused(
             "a loop that iterations leave at different times puts another value into an Optional. Let the loop carry "
             "the value itself"
@@ -103,7 +105,7 @@ def _start(site: Site, k: int, variable: Variable) -> Value:
     if not variable.vary:
         return value
     if isinstance(value, OptionalValue):
-        return value if variable.kept else unpacked(site.loop, value)
+        return value if variable.unchanged else unpacked(site.loop, value)
     if isinstance(value, ListHandle):
         return value
     if variable.is_list:
@@ -250,7 +252,7 @@ def _together(site: Site, variables: list[Variable], start: list[Value]) -> list
         goes_on,
         trip,
         _pack(start),
-        shape_invariants=_shapes(start, variables, site.loop.known),
+        shape_invariants=_shapes(start, variables, site.loop.static_count),
         maximum_iterations=_most_trips(site),
         parallel_iterations=site.attr("parallel_iterations"),
     )
@@ -262,14 +264,14 @@ def _together(site: Site, variables: list[Variable], start: list[Value]) -> list
 
 def _masked(site: Site, variables: list[Variable], start: list[Value]) -> list[Value]:
     condition, body = loop_parts(site.op)
-    rows = site.loop.known
+    rows = site.loop.static_count
     counted = [
         ListHandle(value.tensor, tf.fill(site.loop.count[None], _length(site, k)))
         if isinstance(value, ListHandle) and value.lengths is None and _grows(variable)
         else value
         for k, (value, variable) in enumerate(zip(start, variables))
     ]
-    noted = [k for k, variable in enumerate(variables) if not (variable.vary or variable.kept)]
+    noted = [k for k, variable in enumerate(variables) if not (variable.vary or variable.unchanged)]
     """What is one for all inside, and different when rows leave."""
     for k in noted:
         if variables[k].like.dtype == tf.variant:
@@ -291,11 +293,11 @@ def _masked(site: Site, variables: list[Variable], start: list[Value]) -> list[V
     def trip(active: Tensor, *tensors: Tensor) -> list[Tensor]:
         before = _unpack(tensors[len(noted) :], counted)
         where = site.loop.masked(active)
-        given = [
+        inputs = [
             value if variable.only_added_to else _harmless(value, active)  # a sum does not mix rows
             for value, variable in zip(before, variables)
         ]
-        values = site.convert_part(body, given, where)
+        values = site.convert_part(body, inputs, where)
         after = [_coerced(site.loop, value, like) for value, like in zip(values, counted)]
         choose = _choose if site.static else _choose_changes
         held = [
@@ -321,15 +323,15 @@ def _masked(site: Site, variables: list[Variable], start: list[Value]) -> list[V
         maximum_iterations=_most_trips(site),
         parallel_iterations=site.attr("parallel_iterations"),
     )
-    found = _unpack(results[1 + len(noted) :], counted)
+    outputs = _unpack(results[1 + len(noted) :], counted)
     for k, note in zip(noted, results[1:]):
-        found[k] = Stacked(note)
-    for k, value in enumerate(found):
+        outputs[k] = Stacked(note)
+    for k, value in enumerate(outputs):
         if isinstance(value, Deferred):
-            found[k] = value.rows()
+            outputs[k] = value.rows()
         if isinstance(value, ListHandle) and value.lengths is not None:
-            found[k] = realign(value, _element_dtype(site, k))
-    return found
+            outputs[k] = realign(value, _element_dtype(site, k))
+    return outputs
 
 
 def _harmless(value: Value, active: Tensor) -> Value:
@@ -358,9 +360,9 @@ def _choose_changes(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
 _SUMS = ("AddV2", "AddN")
 
 
-def _alike(one: tf.TensorShape, other: tf.TensorShape) -> bool:
+def _alike(first: tf.TensorShape, second: tf.TensorShape) -> bool:
     """Nothing is broadcast."""
-    return bool(one.is_fully_defined() and one == other)
+    return bool(first.is_fully_defined() and first == second)
 
 
 def _zero_else(mask: Tensor, tensor: Tensor) -> Tensor:
@@ -411,7 +413,7 @@ def _length(site: Site, k: int) -> Tensor:
 
 def _shrinking(site: Site, variables: list[Variable], start: list[Value]) -> list[Value]:
     condition, body = loop_parts(site.op)
-    changed = [k for k, variable in enumerate(variables) if not variable.kept]
+    changed = [k for k, variable in enumerate(variables) if not variable.unchanged]
 
     def loop_of(ids: Tensor) -> Loop:
         return site.loop.subset(tf.size(ids))
@@ -449,7 +451,7 @@ def _shrinking(site: Site, variables: list[Variable], start: list[Value]) -> lis
         ]
         return [tf.gather(ids, staying), *placed, *_pack(kept_rows(after, staying))]
 
-    found = tf.while_loop(
+    final = tf.while_loop(
         goes_on,
         trip,
         [alive, *results, *_pack(kept_rows(start, alive))],
@@ -462,6 +464,6 @@ def _shrinking(site: Site, variables: list[Variable], start: list[Value]) -> lis
         parallel_iterations=site.attr("parallel_iterations"),
     )
     values: list[Value] = [value.rows() if isinstance(value, Deferred) else value for value in start]
-    for k, result in zip(changed, found[1:]):
-        values[k] = Stacked(with_shape(result, (site.loop.known, *result.shape[1:])))
+    for k, result in zip(changed, final[1:]):
+        values[k] = Stacked(with_shape(result, (site.loop.static_count, *result.shape[1:])))
     return values

@@ -46,9 +46,9 @@ def colors(site: Site) -> list[Value]:
 
 def _as_one_batch(site: Site, batch: tuple[int, ...]) -> list[Value]:
     """The op on batches of rows times images; all outputs are such batches."""
-    given = [merge(site.stacked(k), 2) if k in batch else site.tensor(k) for k in range(len(site.inputs))]
+    inputs = [merge(site.stacked(k), 2) if k in batch else site.tensor(k) for k in range(len(site.inputs))]
     lead = shape_of(site.stacked(batch[0]))[:2]
-    results = site.emit(*given)
+    results = site.emit(*inputs)
     return [Stacked(reshape(result, [*lead, *shape_of(result)[1:]])) for result in results]
 
 
@@ -70,16 +70,16 @@ def _gradient_of_images(site: Site, sizes_at: int, gradient_at: int) -> Value:
     sizes = site.tensor(sizes_at)
     gradient = site.tensor(gradient_at)
     rows, images = shape_of(gradient)[:2]
-    given = site.tensors()
-    given[gradient_at] = merge(gradient, 2)
-    known = tf.get_static_value(sizes)
+    inputs = site.tensors()
+    inputs[gradient_at] = merge(gradient, 2)
+    constant = tf.get_static_value(sizes)
     lead = product([rows, images])
-    given[sizes_at] = (
-        tf.constant([lead, *known[1:]], tf.int32)
-        if known is not None and isinstance(lead, int)
+    inputs[sizes_at] = (
+        tf.constant([lead, *constant[1:]], tf.int32)
+        if constant is not None and isinstance(lead, int)
         else tf.concat([tf.reshape(tf.cast(lead, sizes.dtype), [1]), sizes[1:]], 0)
     )
-    (result,) = site.emit(*given)
+    (result,) = site.emit(*inputs)
     return Stacked(reshape(result, [rows, images, *shape_of(result)[1:]]))
 
 
@@ -114,8 +114,8 @@ def depthwise_filter_gradient(site: Site) -> list[Value]:
     places = product([count, out_height, out_width])
     left = reshape(patches, [rows, places, height * width, channels])
     right = reshape(gradient, [rows, places, channels, times])
-    found = tf.einsum("rpkc,rpct->rkct", left, right)
-    return [Stacked(reshape(found, [rows, height, width, channels, times]))]
+    result = tf.einsum("rpkc,rpct->rkct", left, right)
+    return [Stacked(reshape(result, [rows, height, width, channels, times]))]
 
 
 def _patches(site: Site, height: int, width: int) -> Tensor:
@@ -162,7 +162,7 @@ def batch_norm(site: Site) -> list[Value]:
         return _batch_norm_of_rows(site)
     (first, *others) = site.emit(merge(site.tensor(0), 2), *site.tensors()[1:])
     lead = shape_of(site.tensor(0))[:2]
-    return [Stacked(reshape(first, [*lead, *shape_of(first)[1:]])), *(Invariant(other) for other in others)]
+    return [Stacked(reshape(first, [*lead, *shape_of(first)[1:]])), *(Invariant(statistic) for statistic in others)]
 
 
 def _channels_last(site: Site, k: int) -> list[int]:
@@ -197,7 +197,7 @@ def _batch_norm_of_rows(site: Site) -> list[Value]:
     new = [mean, unbiased]
     part = float(site.attr("exponential_avg_factor"))
     if part != 1.0:
-        new = [(1.0 - part) * old + part * one for old, one in zip((running_mean, running_variance), new)]
+        new = [(1.0 - part) * old + part * current for old, current in zip((running_mean, running_variance), new)]
     outputs = [tf.cast(images, value.dtype), *new, mean, variance]
     spare = [site.loop.rows(tf.zeros([0], scale.dtype)) for _ in site.op.outputs[5:]]
     return [Stacked(output) for output in (*outputs, *spare)]

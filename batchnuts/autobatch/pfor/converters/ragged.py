@@ -91,8 +91,8 @@ def _by_ids(ids: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     def bounds(wanted: Tensor) -> tuple[Tensor, Tensor]:
         flat = tf.reshape(wanted, tf.stack([tf.shape(ids)[0], -1]))
-        found = (tf.searchsorted(ids, flat, side=side, out_type=ids.dtype) for side in ("left", "right"))
-        first, after = (tf.reshape(places, tf.shape(wanted)) for places in found)
+        positions = (tf.searchsorted(ids, flat, side=side, out_type=ids.dtype) for side in ("left", "right"))
+        first, after = (tf.reshape(places, tf.shape(wanted)) for places in positions)
         return first, after
 
     start, end = bounds(index)
@@ -117,13 +117,13 @@ def _sizes(site: Site, ragged: int) -> list[Any]:
     return [int(size) if size >= 0 else None for size in constant[: ragged + 1]]
 
 
-def _size(asked: Any, natural: Any, what: str) -> Any:
+def _size(asked: Any, natural: Any, cause: str) -> Any:
     """Of an axis; natural: what it is where none is asked for, None where that differs between iterations."""
     if tf.is_tensor(asked) and natural is not None:  # -1 where none is asked for
         return tf.where(asked < 0, tf.cast(natural, asked.dtype), asked)
     if asked is None and natural is None:
         raise Refused(
-            f"the shape of its result depends on the iteration, by {what}. Give it one for all: "
+            f"the shape of its result depends on the iteration, by {cause}. Give it one for all: "
             "x.to_tensor(shape=[lists, longest])"
         )
     return natural if asked is None else asked

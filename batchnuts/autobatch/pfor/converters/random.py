@@ -27,9 +27,9 @@ STATELESS_WITHOUT_XLA = """
 
 def _shape_with_rows(site: Site, k: int) -> Tensor:
     shape = fixed(site, k, "the shape")
-    known, rows = tf.get_static_value(shape), site.loop.known
-    if known is not None and rows is not None:
-        return tf.constant([rows, *known], shape.dtype)
+    constant, rows = tf.get_static_value(shape), site.loop.static_count
+    if constant is not None and rows is not None:
+        return tf.constant([rows, *constant], shape.dtype)
     return tf.concat([tf.cast(site.loop.count, shape.dtype)[None], shape], 0)
 
 

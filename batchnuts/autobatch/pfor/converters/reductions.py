@@ -51,12 +51,12 @@ def softmax(site: Site) -> list[Value]:
 @converts("SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits")
 def cross_entropy(site: Site) -> list[Value]:
     """Rows of all iterations are one batch: loss and gradient. Logits and dense labels broadcast against each other."""
-    given = [site.stacked(k) for k in range(2)]
-    sizes = shape_of(given[0])
+    operands = [site.stacked(k) for k in range(2)]
+    sizes = shape_of(operands[0])
     if site.op.type == "SoftmaxCrossEntropyWithLogits" and site.row_shape(0) != site.row_shape(1):
-        sizes = shape_of(given[0] + given[1])
-        given = [broadcast(tensor, sizes) for tensor in given]
-    loss, gradient = site.emit(*(merge(tensor, 2) for tensor in given))
+        sizes = shape_of(operands[0] + operands[1])
+        operands = [broadcast(tensor, sizes) for tensor in operands]
+    loss, gradient = site.emit(*(merge(tensor, 2) for tensor in operands))
     return [Stacked(reshape(loss, sizes[:2])), Stacked(reshape(gradient, sizes))]
 
 
@@ -125,8 +125,8 @@ def sorted_segments(site: Site) -> list[Value]:
 def _rows_of_segments(site: Site, result: Tensor) -> Stacked:
     sizes = shape_of(result)
     count = site.constant(2)
-    known = site.loop.known
-    rows = known if known is not None else site.loop.count
+    static_count = site.loop.static_count
+    rows = static_count if static_count is not None else site.loop.count
     each = int(count) if count is not None else tf.cast(site.tensor(2), tf.int32)
     return Stacked(reshape(result, [rows, each, *sizes[1:]]))
 

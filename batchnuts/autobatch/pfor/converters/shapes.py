@@ -23,9 +23,9 @@ def shape(site: Site) -> list[Value]:
 
 
 def _shape(site: Site, k: int, dtype: Any) -> Tensor:
-    known = site.row_shape(k)
-    if None not in known:
-        return tf.constant(known, dtype, shape=(len(known),))
+    row_shape = site.row_shape(k)
+    if None not in row_shape:
+        return tf.constant(row_shape, dtype, shape=(len(row_shape),))
     running = tf.shape(site.tensor(k), dtype)
     return running[1:] if site.varies(k) else running
 
@@ -42,11 +42,11 @@ def rank(site: Site) -> list[Value]:
     return [Invariant(tf.constant(site.row_rank(0)))]
 
 
-def fixed(site: Site, k: int, what: str) -> Tensor:
+def fixed(site: Site, k: int, name: str) -> Tensor:
     """Input k, which must not differ between rows. Raises Refused."""
     if site.varies(k):
         raise Refused(
-            f"{what} depends on the iteration, so rows would have different shapes. Pad them to one shape and mask, or "
+            f"{name} depends on the iteration, so rows would have different shapes. Pad them to one shape and mask, or "
             "loop with tf.map_fn"
         )
     return site.tensor(k)
@@ -54,9 +54,9 @@ def fixed(site: Site, k: int, what: str) -> Tensor:
 
 def _with_rows(site: Site, sizes: Tensor) -> Tensor:
     """[number of rows, *sizes]."""
-    known = tf.get_static_value(sizes)
-    if known is not None and site.loop.known is not None:
-        return tf.constant([site.loop.known, *known], sizes.dtype)
+    constant = tf.get_static_value(sizes)
+    if constant is not None and site.loop.static_count is not None:
+        return tf.constant([site.loop.static_count, *constant], sizes.dtype)
     return tf.concat([tf.cast(site.loop.count, sizes.dtype)[None], sizes], 0)
 
 
@@ -91,12 +91,12 @@ def expand(site: Site) -> list[Value]:
 @converts("Squeeze")
 def squeeze(site: Site) -> list[Value]:
     """Without axes given: those known to be 1."""
-    known = site.row_shape(0)
-    axes = [axis % len(known) for axis in site.attr("squeeze_dims")]
+    row_shape = site.row_shape(0)
+    axes = [axis % len(row_shape) for axis in site.attr("squeeze_dims")]
     if not axes:
-        if None in known:
+        if None in row_shape:
             raise Refused("which axes are 1 is not known before running; name them")
-        axes = [axis for axis, extent in enumerate(known) if extent == 1]
+        axes = [axis for axis, extent in enumerate(row_shape) if extent == 1]
     if not axes:
         return [Stacked(site.tensor(0))]
     return site.emit_rows(site.tensor(0), squeeze_dims=[axis + 1 for axis in axes])
@@ -106,9 +106,9 @@ def squeeze(site: Site) -> list[Value]:
 def transpose(site: Site) -> list[Value]:
     """The rows' axis stays in front."""
     order = fixed(site, 1, "the order of axes")
-    known = tf.get_static_value(order)
-    if known is not None:
-        return site.emit_rows(site.tensor(0), tf.constant([0, *(known + 1)]))
+    constant = tf.get_static_value(order)
+    if constant is not None:
+        return site.emit_rows(site.tensor(0), tf.constant([0, *(constant + 1)]))
     return site.emit_rows(site.tensor(0), tf.concat([tf.zeros(1, order.dtype), order + 1], 0))
 
 
@@ -146,10 +146,10 @@ def space_to_batch(site: Site) -> list[Value]:
     sizes = shape_of(site.tensor(0))
     cells = int(np.prod(block))
     (result,) = site.emit(merge(site.tensor(0), 2), *site.tensors()[1:])
-    found = shape_of(result)
-    apart = reshape(result, [cells, sizes[0], sizes[1], *found[1:]])
-    moved = tf.transpose(apart, [1, 0, *range(2, len(found) + 2)])
-    return [Stacked(reshape(moved, [sizes[0], cells * sizes[1], *found[1:]]))]
+    result_sizes = shape_of(result)
+    apart = reshape(result, [cells, sizes[0], sizes[1], *result_sizes[1:]])
+    moved = tf.transpose(apart, [1, 0, *range(2, len(result_sizes) + 2)])
+    return [Stacked(reshape(moved, [sizes[0], cells * sizes[1], *result_sizes[1:]]))]
 
 
 # ---- joining and cutting ----------------------------------------------------------------------------------------
@@ -332,8 +332,8 @@ def diagonal(site: Site) -> list[Value]:
         return [Stacked(reshape(tf.linalg.diag(flat), [count, *row, *row]))]
     half = row[: len(row) // 2]
     extent = 1
-    for one in half:
-        extent = extent * one
+    for size in half:
+        extent = extent * size
     return [Stacked(reshape(tf.linalg.diag_part(reshape(value, [count, extent, extent])), [count, *half]))]
 
 

@@ -29,9 +29,9 @@ def cut(site: Site) -> list[Value]:
         begin = tf.concat([tf.zeros(1, begin.dtype), begin], 0)
         size = tf.concat([tf.constant([-1], sizes.dtype), sizes], 0)
         return site.emit_rows(value, begin, size)
-    known = tf.get_static_value(sizes)
+    constant = tf.get_static_value(sizes)
     out = static_shape(site.op.outputs[0])
-    if None in out or known is None:
+    if None in out or constant is None:
         raise Refused("the slice begins at a place that depends on the iteration, so its size must be a constant")
     begin = site.tensor(1)
     varies = site.varies(0)
@@ -46,11 +46,11 @@ def _windows(value: Tensor, begin: Tensor, size: int, axis: int, varies: bool) -
     places = begin[:, None] + tf.range(size, dtype=begin.dtype)
     if varies:
         moved = tf.transpose(value, [0, axis + 1, *(k for k in range(1, value.shape.rank) if k != axis + 1)])
-        taken = tf.gather(moved, places, axis=1, batch_dims=1)
+        windows = tf.gather(moved, places, axis=1, batch_dims=1)
         back = [0, *range(2, axis + 2), 1, *range(axis + 2, value.shape.rank)]
-        return tf.transpose(taken, back)
-    taken = tf.gather(value, places, axis=axis)
-    return tf.transpose(taken, [axis, *(k for k in range(taken.shape.rank) if k != axis)])
+        return tf.transpose(windows, back)
+    windows = tf.gather(value, places, axis=axis)
+    return tf.transpose(windows, [axis, *(k for k in range(windows.shape.rank) if k != axis)])
 
 
 def masks_after_rows(site: Site) -> dict[str, int]:
@@ -211,7 +211,7 @@ def _length(site: Site, part: Part) -> int | None:
     return max((length.constant - 1) // part.stride * part.stride + 1, 0)
 
 
-def _inside(site: Site, part: Part, index: Tensor, size: int, known: int | None, extent: Tensor) -> Tensor | None:
+def _inside(site: Site, part: Part, index: Tensor, size: int, length: int | None, extent: Tensor) -> Tensor | None:
     """Which rows' slices x[index : index + size] have `size` entries: [rows], or None where all are known to.
 
     Raises Refused where some are known not to have.
@@ -220,13 +220,13 @@ def _inside(site: Site, part: Part, index: Tensor, size: int, known: int | None,
         return None
     begin = _entry(site, 1, part.entry)
     assert begin is not None
-    rows = known_rows(sum_of(begin, site.value_of), site.value_of, site.loop.known)
-    if rows is not None and known is not None and not site.loop.partial:
-        bad = np.flatnonzero(~_fits(rows, size, known))
+    rows = known_rows(sum_of(begin, site.value_of), site.value_of, site.loop.static_count)
+    if rows is not None and length is not None and not site.loop.partial:
+        bad = np.flatnonzero(~_fits(rows, size, length))
         if len(bad):
             start = rows[bad[0]]
             raise Refused(
-                f"iteration {bad[0]} takes entries {start} to {start + size - 1} of an axis that has only {known}, so "
+                f"iteration {bad[0]} takes entries {start} to {start + size - 1} of an axis that has only {length}, so "
                 "rows would have different shapes"
             )
         return None
@@ -303,10 +303,10 @@ def _backward(site: Site) -> Tensor:
     zeros = tf.zeros(known_constant(tf.concat([tf.cast(site.loop.count, shape.dtype)[None], shape], 0)), above.dtype)
     with tf.GradientTape() as tape:
         tape.watch(zeros)
-        taken, lengths, _ = _index_rows(site, zeros, True, rank, static_shape(site.op.inputs[4]))
+        sliced, lengths, _ = _index_rows(site, zeros, True, rank, static_shape(site.op.inputs[4]))
         if lengths is not None:
             raise NoRule
-    return tape.gradient(taken, zeros, above, tf.UnconnectedGradients.ZERO)
+    return tape.gradient(sliced, zeros, above, tf.UnconnectedGradients.ZERO)
 
 
 def slice_gradient_to_end(site: Site, above: Tensor) -> list[Value]:
