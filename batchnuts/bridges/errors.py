@@ -48,8 +48,8 @@ _OF_TRACING = "The error occurred while tracing|This concrete value was not avai
 """What JAX adds to its errors; it is about our functions."""
 
 
-def failed(title: str, what: str, error: BaseException, remedy: str = "") -> ModelError:
-    """The error where a user's function fails: `what` says when; a remedy that is known stands in place of JAX's."""
+def failed(title: str, stage: str, error: BaseException, remedy: str = "") -> ModelError:
+    """The error where a user's function fails: `stage` says when; a remedy that is known stands in place of JAX's."""
     advice = ""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if not remedy and "ConcretizationTypeError" in kinds:
@@ -62,26 +62,26 @@ def failed(title: str, what: str, error: BaseException, remedy: str = "") -> Mod
             ". JAX traces it: use jax.numpy for what depends on values, in place of numpy, and index "
             "jax.numpy.asarray(data)[i] by them, not an array of NumPy or a list"
         )
-    said = text_of(error).rstrip(".")
-    return ModelError(f"Model {title!r}: {what} failed with {said}{place_in_users_code(error)}{advice}.{remedy}")
+    message = text_of(error).rstrip(".")
+    return ModelError(f"Model {title!r}: {stage} failed with {message}{place_in_users_code(error)}{advice}.{remedy}")
 
 
 def names_in_files(title: str, kind: str, names: Iterable[str]) -> dict[str, str]:
     """By name: the name in files, which exclude slashes. `a/b` becomes `a.b`; no two become one, so that each can be
     told from its own. kind: of what they are, as "site". Raises ModelError for a name that cannot be in a file."""
-    found: dict[str, str] = {}
+    in_files: dict[str, str] = {}
     for name in dict.fromkeys(names):
         if name in ("chain", "draw"):
             raise ModelError(f"Model {title!r}: a {kind} cannot be called {name!r}, an axis of the output; rename it.")
-        found[name] = name.replace("/", ".")
+        in_files[name] = name.replace("/", ".")
     owners: dict[str, str] = {}
-    for name, there in found.items():
-        if owners.setdefault(there, name) != name:
+    for name, in_file in in_files.items():
+        if owners.setdefault(in_file, name) != name:
             raise ModelError(
-                f"Model {title!r}: the {kind}s {owners[there]!r} and {name!r} would both be {there!r} in files, which "
-                "exclude slashes; rename one of them."
+                f"Model {title!r}: the {kind}s {owners[in_file]!r} and {name!r} would both be {in_file!r} in files, "
+                "which exclude slashes; rename one of them."
             )
-    return found
+    return in_files
 
 
 @dataclass(frozen=True)

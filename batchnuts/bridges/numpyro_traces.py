@@ -62,11 +62,11 @@ class Users:
 
     def whole(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Unconstrained values by the names of sites, of those by `free_name`."""
-        sites = {free_name(there): name for name, there in self.saved.items()}
+        sites = {free_name(in_files): name for name, in_files in self.saved.items()}
         plain = {sites[name]: value for name, value in values.items()}
         dtype = next(iter(plain.values())).dtype
-        found = {name: self.parts[name].whole(x) if name in self.parts else x for name, x in plain.items()}
-        return found | {name: jnp.zeros(shape, dtype) for name, shape in self.empty.items()}
+        whole = {name: self.parts[name].whole(x) if name in self.parts else x for name, x in plain.items()}
+        return whole | {name: jnp.zeros(shape, dtype) for name, shape in self.empty.items()}
 
     def sampled(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Of values by the names of sites, the parts that are sampled, by names in files."""
@@ -183,10 +183,10 @@ def constrained(
 ) -> dict[str, Any]:
     """The values of latent and deterministic sites at unconstrained `values`."""
     with HANDLERS:
-        found: dict[str, Any] = infer.constrain_fn(
+        sites: dict[str, Any] = infer.constrain_fn(
             _DefaultKey(model), args, kwargs, model.whole(values), return_deterministic=True
         )
-    return model.sampled(found)
+    return model.sampled(sites)
 
 
 def natural_scale(
@@ -237,8 +237,8 @@ def drawn_again(
     """Deterministic sites, computed from observed sites that are drawn again."""
     with HANDLERS:
         trace = _trace_at(model, args, kwargs, values, seed)
-        found = {model.saved[name]: site["value"] for name, site in trace.items() if name in model.saved}
-        return [found[name] for name in names]
+        drawn = {model.saved[name]: site["value"] for name, site in trace.items() if name in model.saved}
+        return [drawn[name] for name in names]
 
 
 def prior(model: Users, args: tuple[Any, ...], kwargs: dict[str, Any], seed: Any) -> dict[str, Any]:
@@ -247,8 +247,8 @@ def prior(model: Users, args: tuple[Any, ...], kwargs: dict[str, Any], seed: Any
         plain = effects.trace(effects.seed(model, seed)).get_trace(*args, **kwargs)
         trace = effects.trace(effects.seed(_Unobserved(model), seed)).get_trace(*args, **kwargs)
         latent = [name for name, site in plain.items() if site["type"] == "sample" and not site["is_observed"]]
-        found = model.sampled({name: unconstrained(trace[name]) for name in latent})
-        return {free_name(name): value for name, value in found.items()}
+        drawn = model.sampled({name: unconstrained(trace[name]) for name in latent})
+        return {free_name(name): value for name, value in drawn.items()}
 
 
 def _is_observed(site: Mapping[str, Any]) -> bool:

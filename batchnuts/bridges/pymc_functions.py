@@ -153,7 +153,7 @@ def _slope_of_betainc(primals: Any, tangents: Any) -> tuple[Any, Any]:
     place = jnp.where(swapped, 1.0 - x, x)
     one, zero, sign = jnp.ones_like(a), jnp.zeros_like(a), jnp.where(swapped, -1.0, 1.0)
     in_first, in_second = (
-        sign * jax.jvp(lambda one, two: _beta_fraction(one, two, place), (first, second), along)[1]
+        sign * jax.jvp(lambda p, q: _beta_fraction(p, q, place), (first, second), along)[1]
         for along in ((one, zero), (zero, one))
     )
     slopes = (

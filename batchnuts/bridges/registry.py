@@ -31,14 +31,14 @@ class Bridge:
     @property
     def options(self) -> type[Settings]:
         """Its schema, with the bridge's key among its fields. Importing it imports none of the libraries."""
-        found: type[Settings] = getattr(importlib.import_module(_SECTIONS), self.schema)
-        return found
+        schema: type[Settings] = getattr(importlib.import_module(_SECTIONS), self.schema)
+        return schema
 
     @property
     def build(self) -> Callable[[Any], Model]:
         """Makes the model from its options; raises ConfigError and ModelError."""
-        found: Callable[[Any], Model] = getattr(importlib.import_module(_SECTIONS), self.builder)
-        return found
+        builder: Callable[[Any], Model] = getattr(importlib.import_module(_SECTIONS), self.builder)
+        return builder
 
     def made(self, options: Settings) -> bool:
         """Whether these are options of its schema; imports nothing."""

@@ -143,10 +143,10 @@ def one_dtype(title: str, dtypes: Mapping[str, Any]) -> DType:
     discrete = [name for name, dtype in dtypes.items() if not tf.as_dtype(dtype).is_floating]
     if discrete:
         raise _discrete(title, {name: tf.as_dtype(dtypes[name]).name for name in discrete})
-    found = {tf.as_dtype(dtype).name for dtype in dtypes.values()}
-    if found == {"float32"}:
+    names = {tf.as_dtype(dtype).name for dtype in dtypes.values()}
+    if names == {"float32"}:
         return "float32"
-    if found == {"float64"}:
+    if names == {"float64"}:
         return "float64"
     kinds = ", ".join(f"{name} {tf.as_dtype(dtype).name}" for name, dtype in dtypes.items())
     raise ModelError(
