@@ -53,12 +53,12 @@ class Rule:
 
     def open(self, waiting: Array, reductions: Reductions) -> Array:
         """bool [blocks]: some lane waits there, and enough of the live lanes do, or nowhere do enough."""
-        here, live = waiting[:-1], self.lanes - waiting[-1]
-        some = here > 0
+        counts, live = waiting[:-1], self.lanes - waiting[-1]
+        some = counts > 0
         if not self.numerators.any():
             return some
-        # here >= gate * live, in whole numbers, so that all backends agree
-        enough = here * self.denominators >= live * self.numerators
+        # counts >= gate * live, in whole numbers, so that all backends agree
+        enough = counts * self.denominators >= live * self.numerators
         return some & (enough | (reductions.count(some & enough) == 0))
 
     def is_due(self, block: int, group_start: int, waiting: Array, reductions: Reductions) -> Array:
