@@ -133,16 +133,16 @@ class Entries:
     def problem(self) -> str | None:
         """Why nothing can be kept: the folder, or that in which it would be made, cannot be written, or the folder is
         not the user's own; None where entries can be kept. Nothing that was written for this stays."""
-        there = self.folder
+        folder = self.folder
         try:
-            while not there.exists():
-                there = there.parent
-            if there == self.folder and there.is_dir() and not self._is_ours():
-                return f"others own {there} or may write to it"
-            with tempfile.TemporaryDirectory(dir=there):  # permission bits are not sufficient (read-only mounts, root)
+            while not folder.exists():
+                folder = folder.parent
+            if folder == self.folder and folder.is_dir() and not self._is_ours():
+                return f"others own {folder} or may write to it"
+            with tempfile.TemporaryDirectory(dir=folder):  # permission bits are not sufficient (read-only mounts, root)
                 return None
         except OSError as error:
-            return f"{there} cannot be written: {error.strerror or error}"
+            return f"{folder} cannot be written: {error.strerror or error}"
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}{_ENDING}"

@@ -86,8 +86,8 @@ def sources(folder: str, since: float) -> str | None:
 
     since: when it began to read them, as `time.time()`. None if a file has changed since then, or if there are none.
     """
-    there = os.walk(folder)  # pathlib takes four times as long
-    files = sorted(os.path.join(place, name) for place, _, names in there for name in names if name.endswith(".py"))
+    tree = os.walk(folder)  # pathlib takes four times as long
+    files = sorted(os.path.join(place, name) for place, _, names in tree for name in names if name.endswith(".py"))
     for path in files:
         status = os.stat(path)
         if max(status.st_mtime, status.st_ctime) >= since:
