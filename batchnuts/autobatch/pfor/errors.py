@@ -82,7 +82,7 @@ LEFT_OUT = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
 """Ops that stop a graph of TensorFlow's, for which XLA compiles nothing."""
 
 _told: dict[Any, Any] = {}
-"""Of Python's warnings: which lines were reported already."""
+"""Python's registry of warnings: the lines that were reported already."""
 
 
 def warn_of_assertions(ops: Iterable[Any]) -> None:
@@ -102,7 +102,7 @@ def warn_of_assertions(ops: Iterable[Any]) -> None:
 
 
 def _is_of_gradient(op: Any) -> bool:
-    """The gradient of a check of numbers is another one, made at no line of the user's."""
+    """Whether a check is the gradient of a check of numbers, which is made at no line of the user's."""
     return op.type != "Assert" and b"detected in gradient" in op.get_attr("message")
 
 
@@ -120,7 +120,7 @@ _LIBRARIES = _folders()
 
 
 def in_library(filename: str) -> bool:
-    """The file belongs to TensorFlow, its companions, this package, or is no file."""
+    """Whether a file belongs to TensorFlow, its companions or this package, or is no file."""
     return (
         filename.startswith("<")
         or "__autograph_generated_file" in filename

@@ -39,7 +39,7 @@ def outputs_vary(graph: Any, inputs: Sequence[bool]) -> list[bool]:
 
 
 def _makes_lengths(op: Any, inputs: list[bool]) -> bool:
-    """The outputs of the op may have rows of different lengths."""
+    """Whether the outputs of the op may have rows of different lengths."""
     if op.type == "StridedSlice":
         return inputs[2] and not op.outputs[0].shape.is_fully_defined()
     return op.type in ("Where", "Unique", "UniqueWithCounts") and inputs[0]
@@ -81,7 +81,7 @@ def loop_variables_vary(op: Any, inputs: Sequence[bool]) -> list[bool]:
 
 
 def condition_varies(op: Any, variables: Sequence[bool]) -> bool:
-    """Iterations of the outer loop leave this one at different times."""
+    """Whether iterations of the outer loop leave this one at different times."""
     condition, _ = loop_parts(op)
     return outputs_vary(condition, variables)[0]
 

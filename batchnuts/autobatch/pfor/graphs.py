@@ -161,7 +161,7 @@ def _with_constants(function: Callable[..., Any], tensors: Sequence[Any]) -> Any
 
 
 def _is_from_around(tensor: Any, graph: Any) -> bool:
-    """An integer, or a few of them, of another graph."""
+    """Whether a tensor is an integer, or a few of them, of another graph."""
     if not tf.is_symbolic_tensor(tensor) or tensor.graph is graph or tensor.dtype not in (tf.int32, tf.int64):
         return False
     shape = tensor.shape
@@ -184,11 +184,11 @@ class Trace:
 
 
 _INSPECTED = "inspected"
-"""Name of graphs that are not run."""
+"""The name of graphs that are not run."""
 
 
 def for_inspection() -> bool:
-    """The graph being built is one of `trace_of`, or within one."""
+    """Whether the graph being built is one of `trace_of`, or within one."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     while graph is not None:
         if getattr(graph, "name", None) == _INSPECTED:
@@ -230,7 +230,7 @@ def _trace_of_function(function: Callable[..., Any], specs: Sequence[tf.TensorSp
 
 
 def is_visible(tensor: Any) -> bool:
-    """An op created now may use it: it is a number, or a tensor of the present graph or an enclosing one."""
+    """Whether an op created now may use a tensor: a number, or one of the present graph or an enclosing one."""
     if isinstance(tensor, tf.__internal__.EagerTensor):
         return True
     graph = tf.compat.v1.get_default_graph()
@@ -270,7 +270,7 @@ def put_in_place(tensor: Any, part: Any, begin: Any) -> Any:
 
 
 def compiled_by_xla() -> bool:
-    """The graph being built is inside a tf.function(jit_compile=True)."""
+    """Whether the graph being built is inside a tf.function(jit_compile=True)."""
     from tensorflow.python.ops import control_flow_util
 
     return not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())

@@ -19,15 +19,15 @@ class Loop:
     """The iterations that a conversion is for."""
 
     count: Tensor
-    """How many rows there are: scalar int32."""
+    """The number of rows: scalar int32."""
     static: bool
-    """Shapes must be known and branches masked, because XLA compiles this."""
+    """Whether shapes must be known and branches masked, because XLA compiles this."""
     fallback: bool = True
-    """An op without a converter may run row by row; else it is an error."""
+    """Whether an op without a converter may run row by row; else it is an error."""
     mask: Tensor | None = None
     """[rows] bool: the rows whose effects count, in a masked branch or loop; None: all of them."""
     partial: bool = False
-    """Only some iterations get here: these are the rows of a branch or a loop that not all take."""
+    """Whether only some iterations get here: these are the rows of a branch or a loop that not all take."""
     reported: set[tuple[str, str]] = field(default_factory=set)
     """(op type, line) of the fallbacks that were reported already."""
     touched: dict[int, tuple[Tensor, str]] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Loop:
         return replace(self, count=count, partial=True)
 
     def of(self, count: Tensor) -> Loop:
-        """The loop around with its rows, whichever are in this one. For ops without effects."""
+        """The loop around, with its rows, whichever of them are in this one. For ops without effects."""
         return replace(self, count=count, mask=None)
 
 
@@ -72,7 +72,7 @@ class Site:
     """Convert a function that the op calls: its graph, the values of its inputs, the loop it runs in."""
 
     def convert_part(self, graph: Any, inputs: Sequence[Value], loop: Loop) -> list[Value]:
-        """A branch, or a part of a loop. Raises Refused where it gives rows of different lengths."""
+        """Convert a branch, or a part of a loop. Raises Refused where it gives rows of different lengths."""
         outputs = self.convert_graph(graph, inputs, loop)
         for tensor, value in zip(graph.outputs, outputs, strict=True):
             if isinstance(value, Padded):
@@ -88,11 +88,11 @@ class Site:
         return self.loop.static
 
     def varies(self, k: int) -> bool:
-        """Input k has rows."""
+        """Whether input k has rows."""
         return isinstance(self.inputs[k], Stacked)
 
     def varying(self) -> list[int]:
-        """The inputs that have rows."""
+        """The numbers of the inputs that have rows."""
         return [k for k in range(len(self.inputs)) if self.varies(k)]
 
     def only(self, *ks: int) -> None:
@@ -123,7 +123,7 @@ class Site:
         return len(self.row_shape(k))
 
     def constant(self, k: int) -> np.ndarray | None:
-        """Input k where it is a constant."""
+        """The value of input k where it is a constant, else None."""
         value = self.inputs[k]
         return tf.get_static_value(value.tensor) if isinstance(value, Invariant) else None
 
@@ -144,7 +144,7 @@ class Site:
         return emit_like(self.op, tensors, attributes)
 
     def emit_rows(self, *tensors: Tensor, **attributes: Any) -> list[Value]:
-        """The same op on inputs of which some have rows; so have all outputs."""
+        """The op on inputs of which some have rows; so do all its outputs."""
         return [Stacked(tensor) for tensor in self.emit(*tensors, **attributes)]
 
 
@@ -195,7 +195,7 @@ def _python_names(definition: Any) -> dict[str, str]:
 
 
 def static_shape(tensor: Tensor) -> tuple[int | None, ...]:
-    """Raises Refused where the rank is unknown."""
+    """The static shape. Raises Refused where the rank is unknown."""
     if tensor.shape.rank is None:
         raise Refused(
             f"tensor {tensor.name!r} has unknown rank; pfor must know where the axes of a row are. Give it a rank with "
@@ -227,7 +227,7 @@ def dense(value: Any) -> Any:
 
 
 def shape_of(tensor: Tensor) -> list[Any]:
-    """Its dimensions: ints where known, else scalars."""
+    """The dimensions of a tensor: ints where known, else scalars."""
     sizes = static_shape(tensor)
     if None not in sizes:
         return list(sizes)
@@ -244,19 +244,19 @@ def product(sizes: Sequence[Any]) -> Any:
 
 
 def reshape(tensor: Tensor, sizes: Sequence[Any]) -> Tensor:
-    """To dimensions of which some may be scalars; nothing is emitted where it changes nothing."""
+    """The tensor reshaped to dimensions of which some may be scalars; nothing is emitted where it changes nothing."""
     if all(isinstance(size, int) for size in sizes) and tuple(sizes) == tuple(tensor.shape):
         return tensor
     return tf.reshape(tensor, tf.stack(sizes) if sizes and not all(isinstance(s, int) for s in sizes) else list(sizes))
 
 
 def broadcast(tensor: Tensor, sizes: Sequence[Any]) -> Tensor:
-    """To dimensions of which some may be scalars."""
+    """The tensor broadcast to dimensions of which some may be scalars."""
     return tf.broadcast_to(tensor, tf.stack(sizes) if not all(isinstance(s, int) for s in sizes) else list(sizes))
 
 
 def merge(tensor: Tensor, axes: int) -> Tensor:
-    """The first `axes` axes made one; what it was, if that is how it was split."""
+    """The tensor with its first `axes` axes merged: the one that was split so, where there is one."""
     sizes = shape_of(tensor)
     target = [product(sizes[:axes]), *sizes[axes:]]
     source = unsplit(tensor)

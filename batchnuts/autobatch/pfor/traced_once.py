@@ -22,17 +22,17 @@ from batchnuts.autobatch.pfor.values import Invariant, Stacked, Tensor, Value
 
 @dataclass(frozen=True, eq=False)
 class _Trace:
-    """Of the function, as a graph calls it."""
+    """The trace of a function, as a graph calls it."""
 
     concrete: Any
     arguments: int
-    """Of its inputs; the others are eager tensors that it captures."""
+    """The number of its arguments; further inputs are eager tensors that it captures."""
     converted: dict[Any, tuple[Any, list[bool], list[str]]] = field(default_factory=dict)
-    """By what the conversion depends on: the function of all rows, which of its results have rows, and warnings."""
+    """By all that a conversion depends on: the function of all rows, which of its results have rows, and warnings."""
 
 
 _TRACES: weakref.WeakValueDictionary[str, _Trace] = weakref.WeakValueDictionary()
-"""By the names under which graphs call them. Where one is gone, the call is converted like any other."""
+"""The traces by the names under which graphs call them. Where one is gone, the call is converted like any other."""
 
 _working = threading.RLock()
 

@@ -70,7 +70,7 @@ _PASSES_ON = {"Identity", "PartitionedCall", "StatefulPartitionedCall"}
 
 
 def _takes_elements(op: Any, inputs: Sequence[Value]) -> bool:
-    """It takes the same part of each row, of all rows of the enclosing loop."""
+    """Whether an op takes the same part of each row, of all rows of the enclosing loop."""
     if op.type not in ("StridedSlice", "Slice", "Gather", "GatherV2", "GatherNd") or not isinstance(
         inputs[0], Deferred
     ):
@@ -96,11 +96,11 @@ _NO_EFFECTS = {
     "RandomPoissonV2", "Multinomial", "RandomShuffle", "OptionalFromValue", "OptionalNone", "OptionalGetValue",
     "StatelessRandomGetKeyCounter",
 }  # fmt: skip
-"""Stateful according to TensorFlow, but not needed where their outputs are not used."""
+"""Ops that are stateful according to TensorFlow, but not needed where their outputs are not used."""
 
 
 def has_effects(op: Any) -> bool:
-    """It must run even if its outputs are not used."""
+    """Whether an op must run even if its outputs are not used."""
     return bool(op.op_def.is_stateful) and op.type not in _NO_EFFECTS
 
 

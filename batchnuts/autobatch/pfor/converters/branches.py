@@ -84,7 +84,7 @@ def _refuse_unlike(branches: list[Any]) -> None:
 
 
 def _branch_index(chosen: Tensor, branches: int) -> Tensor:
-    """int32; out of range means the last branch, as Case has it. An If takes any number for a condition."""
+    """The branch's number, int32; out of range means the last branch, as Case has it. An If takes any number."""
     if chosen.dtype == tf.bool:
         return tf.cast(chosen, tf.int32)
     if branches == 2 and not chosen.dtype.is_integer:
@@ -132,7 +132,7 @@ def to_tensor(loop: Loop, value: Value, vary: bool) -> Tensor:
 
 
 def from_tensor(tensor: Tensor, vary: bool, like: Tensor) -> Value:
-    """The value again."""
+    """The value of a tensor that `to_tensor` gave."""
     if not vary:
         return Invariant(tensor)
     if like.dtype == tf.variant:
@@ -228,7 +228,7 @@ def _spread(site: Site, value: Value, rows: Tensor) -> Value:
 
 
 def _single(value: Value) -> tuple[Value, ...] | None:
-    """What an Optional of one branch holds."""
+    """The values that an Optional of one branch holds."""
     if not isinstance(value, OptionalValue) or len(value.contents) != 1:
         raise Refused("a list that one branch returns cannot be joined with what the other branches return")
     return value.contents[0]

@@ -22,7 +22,7 @@ from batchnuts.autobatch.pfor.values import Invariant, Stacked, Tensor, Value
 
 @converts("IdentityN", always=True)
 def all_passed_on(site: Site) -> list[Value]:
-    """Each of its inputs is an output: also what is the same for all rows, or a list."""
+    """Each of its inputs is an output, also one that is the same for all rows, or a list."""
     gradient = gradient_of(site.op)
     ours = [
         k for k, value in enumerate(site.inputs) if isinstance(value, (Invariant, Stacked)) and _flows(value.tensor)
@@ -124,7 +124,7 @@ def _like(site: Site, k: int, tensor: Tensor) -> Value:
 
 
 def _nothing(site: Site, k: int) -> Value:
-    """The upstream gradient of what has none."""
+    """The upstream gradient of an output without one."""
     output = site.op.outputs[k]
     if not output.shape.is_fully_defined() or output.dtype in (tf.variant, tf.resource):
         raise refusal(site.op, "its custom gradient (tf.custom_gradient) needs the gradient of an output that has none")
@@ -132,7 +132,7 @@ def _nothing(site: Site, k: int) -> Value:
 
 
 def _for_input(site: Site, k: int, value: Value) -> Tensor:
-    """One for each row where the input has rows; else their sum."""
+    """The gradient by an input: one for each row where the input has rows; else their sum."""
     if isinstance(site.inputs[k], Stacked):
         return value.tensor if isinstance(value, Stacked) else site.loop.rows(value.tensor)  # type: ignore[union-attr]
     if isinstance(value, Stacked):

@@ -33,13 +33,13 @@ def first_rows(site: Site, tensor: Tensor) -> Tensor:
 
 @converts("Gather", varying="params indices")
 def gather_v1(site: Site) -> list[Value]:
-    """Along the first axis."""
+    """Gathers along the first axis."""
     return [_gather(site, axis=0, batch_dims=0)]
 
 
 @converts("GatherV2", varying="params indices")
 def gather(site: Site) -> list[Value]:
-    """Along an axis that is the same for all rows."""
+    """Gathers along an axis that is the same for all rows."""
     site.only(0, 1)
     return [_gather(site, site.axis(2, site.row_rank(0)), site.attr("batch_dims"))]
 
@@ -78,7 +78,7 @@ def gather_nd(site: Site) -> list[Value]:
 
 @converts("ResourceGather", varying="indices", always=True)
 def gather_from_variable(site: Site) -> list[Value]:
-    """Slices of a variable that is the same for all rows."""
+    """Gathers slices of a variable that is the same for all rows."""
     touch(site, "read")
     if not site.varies(1):
         return [Invariant(tensor) for tensor in site.emit(*site.tensors())]
@@ -89,7 +89,7 @@ def gather_from_variable(site: Site) -> list[Value]:
 
 @converts("ResourceGatherNd", varying="indices", always=True, no_xla="ResourceGatherNd")
 def gather_nd_from_variable(site: Site) -> list[Value]:
-    """Elements or slices of a variable that is the same for all rows, by lists of indices."""
+    """Gathers elements or slices, by lists of indices, of a variable that is the same for all rows."""
     touch(site, "read")
     if not site.varies(1):
         return [Invariant(tensor) for tensor in site.emit(*site.tensors())]
@@ -101,7 +101,7 @@ def gather_nd_from_variable(site: Site) -> list[Value]:
 
 @converts("ScatterNd", varying="indices updates")
 def scatter_nd(site: Site) -> list[Value]:
-    """Into zeros; the row's number is one more index. With the same indices for all, rows lie side by side."""
+    """Scatters into zeros; the row's number is one more index. With the same indices for all, rows lie side by side."""
     shape = fixed(site, 2, "the shape")
     depth = site.row_shape(0)[-1]
     if not site.varies(0) and depth is not None:
@@ -115,7 +115,7 @@ def scatter_nd(site: Site) -> list[Value]:
 
 
 def known_constant(tensor: Tensor) -> Tensor:
-    """The tensor; as a constant where its value is known already."""
+    """The tensor, as a constant where its value is static."""
     constant = tf.get_static_value(tensor)
     return tensor if constant is None else tf.constant(constant, tensor.dtype)
 
@@ -125,7 +125,7 @@ def known_constant(tensor: Tensor) -> Tensor:
     varying="tensor indices updates",
 )
 def scatter_into(site: Site) -> list[Value]:
-    """Into a tensor of every row, as `scatter_nd` into zeros."""
+    """Scatters into a tensor of each row, as `scatter_nd` does into zeros."""
     depth = site.row_shape(1)[-1]
     if not site.varies(1) and depth is not None:
         updates = rows_to(site.stacked(2), site.row_rank(1) - 1)
@@ -135,7 +135,7 @@ def scatter_into(site: Site) -> list[Value]:
 
 
 def _with_row_numbers(site: Site, k: int) -> Tensor:
-    """[rows, ..., 1 + d] from indices [..., d]."""
+    """Indices [rows, ..., 1 + d] with the rows' numbers, of indices [..., d]."""
     indices = site.stacked(k)
     sizes = shape_of(indices)
     numbers = tf.range(tf.cast(site.loop.count, indices.dtype))
@@ -146,7 +146,7 @@ def _with_row_numbers(site: Site, k: int) -> Tensor:
 
 @converts("DynamicStitch", varying="data")
 def stitch(site: Site) -> list[Value]:
-    """With indices that are the same for all rows; the axis that is stitched goes first, then back."""
+    """Stitches with indices that are the same for all rows; the axis that is stitched goes first, then back."""
     half = len(site.inputs) // 2
     site.only(*range(half, 2 * half))
     ranks = [site.row_rank(k) for k in range(half)]

@@ -22,7 +22,7 @@ _raw = tf.raw_ops
 
 
 def element_shape(loop: Loop, of_row: Tensor) -> Tensor:
-    """[rows, *of_row]; unknown stays unknown."""
+    """The shape [rows, *of_row]; what is unknown stays unknown."""
     constant = tf.get_static_value(of_row)
     if constant is not None and constant.ndim == 0:
         return of_row
@@ -103,7 +103,7 @@ def _own_list(site: Site, dtype: tf.DType, of_row: Sequence[int | None] | None =
 
 
 def _item(site: Site, k: int) -> Tensor:
-    """The element for a list of rows: rows, or a variant for all of them."""
+    """The element for a list of rows: a tensor of rows, or a variant for all of them."""
     value = site.inputs[k]
     if isinstance(value, OptionalValue):
         return unpacked(site.loop, value).tensor
@@ -150,7 +150,7 @@ def new_list(site: Site) -> list[Value]:
 
 
 def _was_noted(tensor: Tensor) -> bool:
-    """It is the length of a list, or the shape of its elements, which a loop has kept for its gradient."""
+    """Whether it is the length of a list, or the shape of its elements, which a loop has kept for its gradient."""
     if tensor.op.type != "TensorListPopBack":
         return False
     pushed = [op.inputs[1] for op in ops_on_list(tensor.op.inputs[0]) if op.type == "TensorListPushBack"]
@@ -173,7 +173,7 @@ def push(site: Site) -> list[Value]:
 
 @converts("TensorListPopBack", varying="input_handle")
 def pop(site: Site) -> list[Value]:
-    """The last of each row."""
+    """Takes the last element of each row."""
     handle = site.inputs[0]
     assert isinstance(handle, ListHandle)
     dtype = site.attr("element_dtype")
@@ -187,7 +187,7 @@ def pop(site: Site) -> list[Value]:
 
 @converts("TensorListGetItem", varying="input_handle index")
 def get_item(site: Site) -> list[Value]:
-    """By an index that is the same for all rows, one element; by others, from all elements stacked."""
+    """By an index that is the same for all rows, takes one element; by others, takes from all elements stacked."""
     dtype = site.attr("element_dtype")
     row_shape = _row_shape(site.op.outputs[0])
     handle = site.inputs[0]
@@ -274,7 +274,7 @@ def _elements_at(site: Site, handle: ListHandle, dtype: tf.DType, like: Tensor) 
 
 @converts("TensorListStack", varying="input_handle")
 def stack(site: Site) -> list[Value]:
-    """[elements, rows, ...] turned to [rows, elements, ...]."""
+    """The elements [elements, rows, ...] turned to [rows, elements, ...]."""
     handle = site.inputs[0]
     assert isinstance(handle, ListHandle)
     _refuse_ragged(handle)
@@ -297,7 +297,7 @@ def _rows_first(site: Site, elements: Tensor) -> Tensor:
 
 @converts("TensorListGather", varying="input_handle")
 def gather_elements(site: Site) -> list[Value]:
-    """At indices that are the same for all rows."""
+    """Gathers at indices that are the same for all rows."""
     handle = site.inputs[0]
     site.only(0)
     assert isinstance(handle, ListHandle)
@@ -308,7 +308,7 @@ def gather_elements(site: Site) -> list[Value]:
 
 @converts("TensorListFromTensor", varying="tensor")
 def from_tensor(site: Site) -> list[Value]:
-    """The elements' axis goes before the rows'."""
+    """Turns the tensor first: the elements' axis goes before the rows'."""
     value = site.tensor(0)
     turned = tf.transpose(value, [1, 0, *range(2, value.shape.rank)])
     return [ListHandle(*site.emit(turned, element_shape(site.loop, site.tensor(1))))]
@@ -316,8 +316,8 @@ def from_tensor(site: Site) -> list[Value]:
 
 @converts("TensorListScatterIntoExistingList", varying="input_handle tensor", always=True)
 def scatter_elements(site: Site) -> list[Value]:
-    """At indices that are the same for all rows, of which none may be past the list's end. Rows that do not count keep
-    what they have. XLA lacks the op: there, and for such rows, the elements are stacked, and a list made of them."""
+    """Writes at indices that are the same for all rows, of which none may be past its end. Rows that do not count
+    keep what they have. XLA lacks the op: there, and for such rows, a list is made of the stacked elements."""
     site.only(1)
     if not (site.static or site.varies(1) or isinstance(site.inputs[0], ListHandle)):
         return [Invariant(tensor) for tensor in site.emit(*site.tensors())]
@@ -351,7 +351,7 @@ def length(site: Site) -> list[Value]:
 
 @converts("TensorListElementShape", varying="input_handle")
 def shape_of_elements(site: Site) -> list[Value]:
-    """Without the rows."""
+    """The shape of an element, without the rows."""
     handle = site.inputs[0]
     assert isinstance(handle, ListHandle)
     (shape,) = site.emit(handle.tensor)
@@ -360,7 +360,7 @@ def shape_of_elements(site: Site) -> list[Value]:
 
 @converts("TensorListResize", varying="input_handle", no_xla="TensorListResize")
 def resize(site: Site) -> list[Value]:
-    """To a size that is the same for all rows."""
+    """Resizes to a size that is the same for all rows."""
     handle = site.inputs[0]
     if site.varies(1):
         raise Refused("how many elements it has would depend on the iteration")
@@ -374,7 +374,7 @@ def resize(site: Site) -> list[Value]:
 
 @converts("OptionalFromValue", varying="components", always=True, no_xla="OptionalFromValue")
 def some(site: Site) -> list[Value]:
-    """Kept as it is: it is opened again below, or put into a list."""
+    """The Optional is kept as it is: it is opened again below, or put into a list."""
     return [OptionalValue((site.inputs,))]
 
 
@@ -386,7 +386,7 @@ def none(site: Site) -> list[Value]:
 
 @converts("OptionalGetValue", varying="optional", always=True, no_xla="OptionalGetValue")
 def value_of_optional(site: Site) -> list[Value]:
-    """The contents. In a branch that no row takes there are none: zeros, which no row uses."""
+    """The contents of an Optional. In a branch that no row takes there are none: zeros, which no row uses."""
     optional = site.inputs[0]
     if isinstance(optional, OptionalValue):
         if len(optional.contents) != 1:
@@ -410,7 +410,7 @@ def value_of_optional(site: Site) -> list[Value]:
 
 @converts("OptionalHasValue", varying="optional", always=True, no_xla="OptionalHasValue")
 def has_value(site: Site) -> list[Value]:
-    """Known where it is known who made it."""
+    """Whether it has a value, which is static where the op that made it is known."""
     optional = site.inputs[0]
     if not isinstance(optional, OptionalValue):
         assert isinstance(optional, (Invariant, ListHandle))
@@ -421,7 +421,7 @@ def has_value(site: Site) -> list[Value]:
 
 
 def unpacked(loop: Loop, box: OptionalValue, vary: bool = True) -> ListHandle:
-    """A real Optional, for a place that needs a tensor: of rows if it may vary, else of what is the same."""
+    """A real Optional, for a place that needs a tensor: of rows if it may vary, else of the values themselves."""
     if len(box.contents) != 1:
         raise Refused(
             "values stored for their gradients by branches of which iterations take different ones cannot be put into "

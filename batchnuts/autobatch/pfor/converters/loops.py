@@ -42,27 +42,27 @@ class Variable:
     """A loop variable of the body."""
 
     vary: bool
-    """It has rows inside the loop."""
+    """Whether it has rows inside the loop."""
     unchanged: bool
-    """The loop gives it back as it was."""
+    """Whether the loop gives it back as it was."""
     like: Tensor
     """The tensor in the graph of the loop's body."""
 
     @property
     def only_read(self) -> bool:
-        """Each row has its own, which the loop never changes: it stays outside, and ops of the body take parts of
-        it."""
+        """Whether each row has its own, which the loop never changes: it stays outside, and ops of the body take its
+        parts."""
         return self.unchanged and self.vary and not self.is_list
 
     @property
     def only_added_to(self) -> bool:
-        """The body does nothing with it but add to it, as the gradient of what all trips use does."""
+        """Whether the body does nothing with it but add to it, as the gradient of what all trips use does."""
         users = _users(self.like)
         return len(users) == 1 and users[0].type in _SUMS and self.vary and not self.unchanged
 
     @property
     def is_list(self) -> bool:
-        """A TensorList (or a list of lists)."""
+        """Whether it is a TensorList (or a list of lists)."""
         return bool(self.like.dtype == tf.variant)
 
 
@@ -100,7 +100,7 @@ def loop(site: Site) -> list[Value]:
 
 
 def _start(site: Site, k: int, variable: Variable) -> Value:
-    """A loop variable before the first trip."""
+    """The value of a loop variable before the first trip."""
     value = site.inputs[k]
     if not variable.vary:
         return value
@@ -115,14 +115,14 @@ def _start(site: Site, k: int, variable: Variable) -> Value:
 
 
 def _element_dtype(site: Site, k: int) -> tf.DType:
-    """Of the list that is loop variable k: an op that makes it or uses it tells."""
+    """The dtype of elements of the list that is loop variable k, by an op that makes or uses the list."""
     for op in _ops_on(site, k):
         return op.get_attr("element_dtype")
     raise Refused("what the elements of a list are is not known")
 
 
 def _element_shape(site: Site, k: int) -> tuple[int | None, ...] | None:
-    """Of a row's elements of the list that is loop variable k, as an op tells that puts one in or takes some out."""
+    """The shape of a row's elements of the list that is loop variable k, by an op that puts one in or takes one."""
     for op in _ops_on(site, k):
         if op.type in _OF_ELEMENT and (shape := _OF_ELEMENT[op.type](op)).is_fully_defined():
             return tuple(shape)
@@ -161,7 +161,7 @@ def _most_trips(site: Site) -> Any:
 
 
 def _pack(values: Sequence[Value]) -> list[Tensor]:
-    """The tensors of values, of a list also its lengths where rows have different ones."""
+    """The tensors of values; for a list whose rows have different lengths, its lengths, too."""
     packed = []
     for value in values:
         if _stays_outside(value):
@@ -174,13 +174,13 @@ def _pack(values: Sequence[Value]) -> list[Tensor]:
 
 
 def _stays_outside(value: Value) -> bool:
-    """What is only read; and a tf.Variable's handle, which must be known inside of the loop for the same variable."""
+    """Whether it is only read, or a tf.Variable's handle, which must be known in the loop for the same variable."""
     is_variable = isinstance(value, Invariant) and bool(value.tensor.dtype == tf.resource)
     return is_variable or isinstance(value, (Deferred, OptionalValue))
 
 
 def _unpack(tensors: Sequence[Tensor], like: Sequence[Value]) -> list[Value]:
-    """Values again, of the same kinds as `like`."""
+    """The values of packed tensors, of the same kinds as `like`."""
     rest = iter(tensors)
     values: list[Value] = []
     for value in like:
@@ -196,7 +196,7 @@ def _unpack(tensors: Sequence[Tensor], like: Sequence[Value]) -> list[Value]:
 
 
 def _coerced(loop: Loop, value: Value, like: Value) -> Value:
-    """A value after a trip, of the kind that it had before."""
+    """A value after a trip as one of the kind that it had before."""
     if isinstance(like, (Deferred, OptionalValue)):
         return like
     if isinstance(value, Deferred):
@@ -219,7 +219,7 @@ def _coerced(loop: Loop, value: Value, like: Value) -> Value:
 
 
 def _shapes(values: Sequence[Value], variables: Sequence[Variable], rows: int | None) -> list[tf.TensorShape]:
-    """What stays the same about shapes from trip to trip, for `_pack`."""
+    """The shape invariants of `_pack`: what stays the same about shapes from trip to trip."""
     shapes = []
     for value, variable in zip(values, variables):
         if isinstance(value, Stacked):
@@ -272,7 +272,7 @@ def _masked(site: Site, variables: list[Variable], start: list[Value]) -> list[V
         for k, (value, variable) in enumerate(zip(start, variables))
     ]
     noted = [k for k, variable in enumerate(variables) if not (variable.vary or variable.unchanged)]
-    """What is one for all inside, and different when rows leave."""
+    """Variables that have one value for all rows inside, and different values when rows leave."""
     for k in noted:
         if variables[k].like.dtype == tf.variant:
             raise Refused("how long a list gets depends on the iteration")
@@ -361,7 +361,7 @@ _SUMS = ("AddV2", "AddN")
 
 
 def _alike(first: tf.TensorShape, second: tf.TensorShape) -> bool:
-    """Nothing is broadcast."""
+    """Whether two shapes are known and equal, so that nothing is broadcast."""
     return bool(first.is_fully_defined() and first == second)
 
 
@@ -375,14 +375,14 @@ def _zero_else(mask: Tensor, tensor: Tensor) -> Tensor:
 
 
 def _source(tensor: Tensor) -> Tensor:
-    """What ops that only pass it on were given."""
+    """The tensor before ops that only pass it on."""
     while tensor.op.type == "Identity":
         tensor = tensor.op.inputs[0]
     return tensor
 
 
 def _users(tensor: Tensor) -> list[Any]:
-    """Ops that take a tensor, past those that only pass it on."""
+    """The ops that take a tensor, past those that only pass it on."""
     users = []
     for op in tensor.consumers():
         users.extend(_users(op.outputs[0]) if op.type == "Identity" else [op])
@@ -390,7 +390,7 @@ def _users(tensor: Tensor) -> list[Any]:
 
 
 def _grows(variable: Variable) -> bool:
-    """The body pushes to the list."""
+    """Whether the body pushes to the list."""
     return any(
         user.type == "TensorListPushBack" and _source(user.inputs[0]) is _source(variable.like)
         for user in _users(variable.like)
@@ -398,7 +398,7 @@ def _grows(variable: Variable) -> bool:
 
 
 def _length(site: Site, k: int) -> Tensor:
-    """How many elements the list that is loop variable k has before the first trip."""
+    """The number of elements before the first trip of the list that is loop variable k."""
     if site.op.inputs[k].op.type == "EmptyTensorList":
         return tf.constant(0)
     if site.loop.static:  # XLA does not report the length of a list, only its maximum

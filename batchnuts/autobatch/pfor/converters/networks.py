@@ -119,7 +119,7 @@ def depthwise_filter_gradient(site: Site) -> list[Value]:
 
 
 def _patches(site: Site, height: int, width: int) -> Tensor:
-    """[rows * images, out height, out width, height * width * channels]: the entries of each filter position."""
+    """[rows * images, out height, out width, height * width * channels]: the entries that each filter position sees."""
     images = merge(site.stacked(0), 2)
     strides, rates = site.attr("strides"), site.attr("dilations")
     padding: Any = site.attr("padding").decode()
@@ -142,7 +142,7 @@ def _patches(site: Site, height: int, width: int) -> Tensor:
 
 
 def _padded(images: Tensor, filter_sizes: tuple[int, int], strides: list[int], rates: list[int]) -> Tensor:
-    """With the zeros around it that TensorFlow's SAME puts: as few as possible, the odd one at the end."""
+    """The images with the zeros around them that TensorFlow's SAME puts: as few as possible, the odd one at the end."""
     around: list[Any] = [(0, 0)]
     for axis, size in zip((1, 2), filter_sizes):
         extent = shape_of(images)[axis]
@@ -181,7 +181,7 @@ def _moments(value: Tensor, axes: list[int], dtype: Any) -> tuple[Tensor, Tensor
 
 
 def _beside(vector: Tensor, like: Tensor) -> Tensor:
-    """[rows, channels] with unit axes between."""
+    """Statistics [rows, channels] with unit axes between."""
     rows, channels = shape_of(vector)
     return reshape(vector, [rows, *[1] * (like.shape.rank - 2), channels])
 

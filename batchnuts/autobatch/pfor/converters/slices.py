@@ -93,11 +93,11 @@ class Part:
     end: Any
     stride: int
     shrinks: bool
-    """It takes one index, `begin`."""
+    """Whether it takes one index, `begin`."""
     new: bool = False
-    """It is a new axis; the other fields are unused."""
+    """Whether it is a new axis; the other fields are unused then."""
     entry: int = 0
-    """Which entry of the op's indices it is."""
+    """The position of its entry in the op's indices."""
 
 
 def _parts(site: Site, rank: int) -> list[Part]:
@@ -246,7 +246,7 @@ def _entry(site: Site, k: int, place: int) -> Tensor | None:
 
 
 def _origin(site: Site) -> str:
-    """Of the lengths of a slice: the same for slices from one place to one end, of an axis with the same extent."""
+    """The origin of the lengths of a slice: the same for slices from one place to one end of axes of one extent."""
     k = _varying_end(site)
     ends, begins = site.op.inputs[2], site.op.inputs[1]
 
@@ -289,7 +289,7 @@ def _entries(site: Site, k: int) -> list[Any] | None:
 
 @converts("StridedSliceGrad", varying="begin dy")
 def strided_slice_gradient(site: Site) -> list[Value]:
-    """Into zeros of the shape that was cut. Where the places differ between rows, what was cut is differentiated."""
+    """The gradient of a slice, put into zeros. Where places differ between rows, the slice is differentiated."""
     if site.varies(1) or site.varies(2) or site.varies(3):
         return [Stacked(_backward(site))]
     return _into_zeros(site, site.tensor(2), site.stacked(4), masks_after_rows(site))
@@ -310,7 +310,7 @@ def _backward(site: Site) -> Tensor:
 
 
 def slice_gradient_to_end(site: Site, above: Tensor) -> list[Value]:
-    """That of a slice whose end differs between rows, as if it went to the end of its axis, the first of a row."""
+    """The gradient of a slice whose end differs between rows, as if it went to the end of its axis, a row's first."""
     k = _varying_end(site)
     masks = masks_after_rows(site)
     masks["end_mask"] |= 1 << (k + 1)
@@ -319,7 +319,7 @@ def slice_gradient_to_end(site: Site, above: Tensor) -> list[Value]:
 
 
 def _varying_end(site: Site) -> int:
-    """The place, among the entries of a slice, of the one whose end has rows."""
+    """The position among the entries of a slice of the one whose end has rows."""
     ends = _entries(site, 2) or []
     varying = [
         k for k, end in enumerate(ends) if isinstance(end, Stacked) and not (site.attr("end_mask") >> k & 1)
