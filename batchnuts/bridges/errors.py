@@ -27,7 +27,7 @@ _LIBRARIES = (
 )
 
 _MOST_CHARACTERS = 600
-"""Of an error's text in a message."""
+"""The maximum number of characters of an error's text in a message."""
 
 
 def place_in_users_code(error: BaseException) -> str:
@@ -45,7 +45,7 @@ def text_of(error: BaseException) -> str:
 
 
 _OF_TRACING = "The error occurred while tracing|This concrete value was not available|See https://docs.jax.dev"
-"""What JAX adds to its errors; it is about our functions."""
+"""A pattern of the sentences about our functions that JAX adds to its errors."""
 
 
 def failed(title: str, stage: str, error: BaseException, remedy: str = "") -> ModelError:
@@ -86,7 +86,7 @@ def names_in_files(title: str, kind: str, names: Iterable[str]) -> dict[str, str
 
 @dataclass(frozen=True)
 class Library:
-    """One whose models a bridge takes."""
+    """A library whose models a bridge takes."""
 
     title: str
     """Its name in messages."""
@@ -98,7 +98,7 @@ class Library:
     """The first version after those that were tried."""
 
     def check_version(self) -> None:
-        """Raise NotInstalledError where it is missing, and ModelError where it is too old; imports nothing."""
+        """Raise NotInstalledError where the library is missing, ModelError where it is too old; imports nothing."""
         version = self._version()
         if tuple(int(part) for part in re.findall(r"\d+", version)[: len(self.oldest)]) < self.oldest:
             needed = ".".join(map(str, self.oldest))
@@ -108,7 +108,7 @@ class Library:
             )
 
     def require(self) -> None:
-        """Import it. Raises NotInstalledError, and ModelError where it cannot be imported, or is too old."""
+        """Import the library. Raises NotInstalledError, and ModelError where it cannot be imported or is too old."""
         self.check_version()
         try:
             importlib.import_module(self.package)
@@ -120,7 +120,7 @@ class Library:
 
     @contextmanager
     def importing(self) -> Iterator[None]:
-        """Around imports from it, of names that another release may lack: then raises ModelError."""
+        """A context for imports of names that another release may lack: it raises ModelError then."""
         try:
             yield
         except ImportError as error:

@@ -172,14 +172,14 @@ class _Gym:
         return bijectors
 
     def packed(self, values: Mapping[str, Any]) -> Any:
-        """The structure of the target, of values by the names of its parts."""
+        """The structure of the target, from values by the names of its parts."""
         import tensorflow as tf
 
         flat = [values[part] for part in self.parts]
         return tf.nest.pack_sequence_as(self.target.dtype, flat) if _nested(self.target.dtype) else flat[0]
 
     def transformed(self, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """By transformation: what it gives of one draw, by the names that are reported."""
+        """By transformation: its arrays for one draw, by the names that are reported."""
         structure = self.packed(values)
         return {
             key: {_reported_name(key, leaf.path): leaf.value for leaf in leaves(transformation(structure))}
@@ -241,7 +241,7 @@ class _Gym:
         )
 
     def ground_truth(self) -> tuple[dict[str, Any], dict[str, list[str]]]:
-        """By reported name: axes, and an array [statistic, *shape] in which what is not known is NaN."""
+        """By reported name: axes, and an array [statistic, *shape] in which unknown numbers are NaN."""
         tables: dict[str, Any] = {}
         for key, transformation in self.target.sample_transformations.items():
             for row, statistic in enumerate(STATISTICS):
@@ -256,7 +256,7 @@ class _Gym:
         return truths, {"statistic": list(STATISTICS)} if truths else {}
 
     def _truths(self, transformation: str, truth: Any) -> dict[str, Any]:
-        """Of a transformation: what is known, by reported name. Raises ModelError where it has another shape."""
+        """The ground truths of a transformation, by reported name. Raises ModelError where one has another shape."""
         if truth is None:
             return {}
         arrays = {_reported_name(transformation, leaf.path): np.asarray(leaf.value) for leaf in leaves(truth)}
@@ -276,7 +276,7 @@ class _Gym:
 
 
 def _reported_name(transformation: str, path: tuple[str, ...]) -> str:
-    """Of an array that a transformation gives at a place of its result."""
+    """The reported name of an array that a transformation gives at a place of its result."""
     own = ".".join(path)
     if transformation == "identity":
         return own or transformation

@@ -23,7 +23,7 @@ RADIUS = 2.0
 """Chains start within this distance of the example, in each unconstrained number."""
 
 MOST_DENSE = 64
-"""Numbers of a transformation whose Jacobian matrix is made, where its elements depend on each other."""
+"""The maximum dimension of a transformation whose whole Jacobian matrix is computed."""
 
 _FUNCTIONS = ("generated", "log_likelihood", "predictive", "prior")
 _FIELDS = ("initializer", "observed_data", "constant_data", "of_data", "dims", "coords", *_FUNCTIONS)
@@ -35,13 +35,13 @@ class Layout:
 
     structure: Any
     names: tuple[str, ...]
-    """In JAX's order, which sorts the keys of dicts."""
+    """The names in JAX's order, which sorts the keys of dicts."""
     shapes: dict[str, tuple[int, ...]]
-    """In the user's order."""
+    """The shapes by name, in the user's order."""
 
     @property
     def size(self) -> int:
-        """Numbers in all leaves."""
+        """The number of numbers in all leaves."""
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def tree(self, values: Mapping[str, Any]) -> Tree:
@@ -254,18 +254,18 @@ def _checked(title: str, name: str, leaf: Any, dtype: DType) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class _Change:
-    """A transformation with what belongs to it."""
+    """A transformation of the user's, with its Jacobian and the layouts of both trees."""
 
     transform: Callable[[Tree], Tree]
     inverse: Callable[[Tree], Tree] | None
     log_jacobian: Callable[[Mapping[str, Any]], Any]
-    """Of unconstrained arrays by name."""
+    """The log-Jacobian, a function of unconstrained arrays by name."""
     free: Layout
-    """Of the unconstrained tree."""
+    """The layout of the unconstrained tree."""
     values: Layout
-    """Of what it makes of it."""
+    """The layout of the tree of values."""
     start: NDArray[Any]
-    """[dimension], unconstrained."""
+    """Where chains start: [dimension], unconstrained."""
 
     def __call__(self, unconstrained: Mapping[str, Any]) -> Tree:
         """The tree of values."""
@@ -365,7 +365,7 @@ def _cut(x: Any, layout: Layout) -> dict[str, Any]:
 
 
 def _is_elementwise(flat: Callable[[Any], Any], start: NDArray[Any]) -> bool:
-    """Whether each number is made of the one at its place: then J v = (J 1) v for any v."""
+    """Whether each result depends only on the number at its own place: then J v = (J 1) v for any v."""
     import jax
 
     library: Any = tensor_library("jax")

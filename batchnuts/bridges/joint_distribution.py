@@ -163,7 +163,7 @@ class _RealNumbers:
         ]
 
     def _structure(self, flat: list[Any]) -> Any:
-        """Of the arrays of all leaves, one for each free part, nested as they are."""
+        """The nested structure of the arrays of all leaves, one for each free part."""
         rest = iter(flat)
         packed = [part.packed({leaf: next(rest) for leaf in part.names}) for part in self.parts.free]
         return self.pinned_joint._model_unflatten(packed)
@@ -182,7 +182,7 @@ class _RealNumbers:
         return natural, self.parts.log_density(natural)
 
     def inverse(self, values: Values) -> dict[str, Any]:
-        """The real numbers of the parts' values."""
+        """The real numbers that the parts' values come from."""
         return self._flat(self.bijector.inverse(self._structure([values[name] for name in self.names])))
 
     def inverse_of_starts(self, values: Values) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class _RealNumbers:
         }
 
     def log_density(self, values: Values) -> Any:
-        """With the Jacobian."""
+        """The log-density with the Jacobian."""
         x = self._structure([values[name] for name in self.names])
         log_jacobian = self.bijector.forward_log_det_jacobian(x, self._structure(self.ranks))
         return self.parts.log_density(self._flat(self.bijector.forward(x))) + log_jacobian

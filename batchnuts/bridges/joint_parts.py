@@ -20,10 +20,10 @@ from batchnuts.mcmc.model.supports import Support
 from batchnuts.settings.schema import nearest, sentence
 
 Values = Mapping[str, Any]
-"""By the name of a leaf: its array."""
+"""Arrays by the names of leaves."""
 
 _SEED = (1, 2)
-"""For the draw that shows shapes."""
+"""The seed of the draw that shows shapes."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Part:
 
     name: str
     distribution: Any
-    """Given the draw."""
+    """The part's distribution, given the draw."""
     structure: Any
-    """A drawn value, or what it is pinned to."""
+    """A drawn value, or the value that it is pinned to."""
     saved: str
     """Its name in files, which exclude slashes."""
     names: tuple[str, ...]
@@ -48,7 +48,7 @@ class Part:
         return self.names != (self.saved,)
 
     def packed(self, values: Values) -> Any:
-        """Its value, of those of the leaves."""
+        """Its value, from values of the leaves."""
         import tensorflow as tf
 
         if not self.nested:
@@ -67,7 +67,7 @@ class Parts:
 
     @classmethod
     def of(cls, title: str, joint: Any, pins: Mapping[str, Any]) -> Parts:
-        """Raises ModelError for names, shapes and dtypes that do not fit, and for a model that cannot be drawn from."""
+        """The parts of a joint distribution. Raises ModelError for names, shapes, dtypes or draws that fail."""
         try:
             names = list(joint._flat_resolve_names())
             distributions, draw = joint.sample_distributions(seed=_SEED)
@@ -117,16 +117,16 @@ class Parts:
 
     @property
     def free(self) -> list[Part]:
-        """Those that are sampled."""
+        """The parts that are sampled."""
         return [part for part in self.all if not part.pinned]
 
     @property
     def pinned(self) -> list[Part]:
-        """Those that are data."""
+        """The parts that are data."""
         return [part for part in self.all if part.pinned]
 
     def structure(self, values: Values) -> Any:
-        """What the joint distribution takes, of the leaves of free parts."""
+        """The argument of the joint distribution, from the leaves of free parts."""
         flat = [part.structure if part.pinned else part.packed(values) for part in self.all]
         return self.joint._model_unflatten(flat)
 
@@ -139,7 +139,7 @@ class Parts:
         return {leaf: value for part in self.free for leaf, value in zip(part.names, part.values, strict=True)}
 
     def check_density(self) -> None:
-        """Raise ModelError unless it is a scalar."""
+        """Raise ModelError unless the log-density is a scalar."""
         try:
             value = self.log_density(self.drawn())
         except Exception as error:
@@ -157,7 +157,7 @@ class Parts:
             )
 
     def supports(self) -> list[Support] | None:
-        """One for each free part; None where one depends on another part. Raises ModelError for one without."""
+        """The support of each free part; None where one depends on another part. ModelError for a part without one."""
         bijectors = []
         for part in self.free:
             try:

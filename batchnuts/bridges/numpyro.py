@@ -181,7 +181,7 @@ def _check_arguments(title: str, model: Any, args: tuple[Any, ...], kwargs: Mapp
 
 
 def _is_key(value: Any) -> bool:
-    """Whether it is a key of jax.random, in the new style or [2] of uint32."""
+    """Whether a value is a key of jax.random, in the new style or [2] of uint32."""
     if not isinstance(value, jax.Array):
         return False
     of_new_style = bool(jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key))
@@ -238,7 +238,7 @@ def _around(model: Any) -> dict[str, Any]:
 
 
 def _place(path: tuple[Any, ...]) -> str:
-    """An argument by its name or number."""
+    """The text for an argument, by its name or number."""
     key = path[1]
     return repr(getattr(key, "key", getattr(key, "idx", key)))
 
@@ -269,7 +269,7 @@ def _observed_data(bound: traces.Bound, sites: Sites, names: AxisNames, dtype: D
 def _computed_of_data(
     bound: traces.Bound, sites: Sites, zeros: dict[str, NDArray[Any]], seed: NDArray[Any]
 ) -> frozenset[str]:
-    """Deterministic sites that change where the observations are others."""
+    """The deterministic sites that change where the observations change."""
     names = [site.name for site in sites.sites if site.kind == "deterministic"]
 
     def drawn_again(seed: Any, *values: Any) -> list[Any]:

@@ -23,7 +23,7 @@ from batchnuts.settings.schema import nearest, sentence, shown
 
 @dataclass(frozen=True)
 class Site:
-    """What is known of a site before any value is."""
+    """What is known of a site before any value is known."""
 
     name: str
     kind: str
@@ -131,7 +131,7 @@ def _is_rest_of_observed(site: Site, trace: Mapping[str, Any]) -> bool:
 
 
 def _mask_of(distribution: Any) -> Any:
-    """What a mask leaves of a site's batch, or None."""
+    """The mask of a site's batch, or None."""
     while isinstance(distribution, distributions.ExpandedDistribution):
         distribution = distribution.base_dist
     return distribution._mask if isinstance(distribution, distributions.MaskedDistribution) else None
@@ -292,7 +292,7 @@ def _names_in(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _axes_of(site: Site, shape: tuple[int, ...]) -> list[str]:
-    """By plates, whose dimensions count from the last axis of a batch; of a deterministic site from the first axis."""
+    """The axes by plates, whose dimensions count from a batch's last axis; of a deterministic site from the first."""
     axes = [f"{site.name}_dim_{axis}" for axis in range(len(shape))]
     events = site.event_dims
     if site.kind == "deterministic" and site.plates:
@@ -317,5 +317,5 @@ def _advice_on(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
 
 
 def _kind_of(table: Any) -> str:
-    """Of pandas or another library: `Series of pandas`."""
+    """The class of a value of pandas or another library, as `Series of pandas`."""
     return f"{type(table).__name__} of {type(table).__module__.partition('.')[0]}"

@@ -33,14 +33,14 @@ class Part:
     batch: tuple[int, ...]
     """The shape of the site's batch, whose elements the mask is of."""
     places: tuple[int, ...]
-    """Those with a density, numbered in the batch."""
+    """The elements with a density, numbered in the batch."""
 
     def of(self, value: Any) -> Any:
-        """[elements, *event] of a value [*batch, *event]."""
+        """The elements [elements, *event] of a value [*batch, *event]."""
         return jnp.reshape(value, (math.prod(self.batch), *value.shape[len(self.batch) :]))[np.array(self.places, int)]
 
     def whole(self, value: Any) -> Any:
-        """[*batch, *event] of a value [elements, *event], with zeros elsewhere."""
+        """The value [*batch, *event] with elements [elements, *event], and zeros elsewhere."""
         empty = jnp.zeros((math.prod(self.batch), *value.shape[1:]), value.dtype)
         return jnp.reshape(empty.at[np.array(self.places, int)].set(value), (*self.batch, *value.shape[1:]))
 
@@ -54,14 +54,14 @@ class Users:
     empty: Mapping[str, tuple[int, ...]]
     """Shapes of the unconstrained values of sites of which nothing is sampled."""
     saved: Mapping[str, str]
-    """By the name of a site: its name in files."""
+    """The names of sites in files, by their own names."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it."""
+        """Run the function."""
         return self.function(*args, **kwargs)
 
     def whole(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Unconstrained values by the names of sites, of those by `free_name`."""
+        """Unconstrained values by the names of sites, from those by `free_name`."""
         sites = {free_name(in_files): name for name, in_files in self.saved.items()}
         plain = {sites[name]: value for name, value in values.items()}
         dtype = next(iter(plain.values())).dtype
@@ -69,7 +69,7 @@ class Users:
         return whole | {name: jnp.zeros(shape, dtype) for name, shape in self.empty.items()}
 
     def sampled(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Of values by the names of sites, the parts that are sampled, by names in files."""
+        """The parts of sites' values that are sampled, by names in files."""
         return {
             self.saved.get(name, name): self.parts[name].of(value) if name in self.parts else value
             for name, value in values.items()
@@ -98,7 +98,7 @@ def first_trace(bound: Bound, key: Any, strategy: Any = init_to_uniform) -> Any:
 
 
 def innermost(distribution: Any) -> Any:
-    """Without masks, expansions and reinterpreted axes around it."""
+    """The distribution without masks, expansions and reinterpreted axes around it."""
     wrappers = (
         distributions.Independent,
         distributions.ExpandedDistribution,
@@ -173,7 +173,7 @@ def free_name(name: str) -> str:
 
 
 def log_density(model: Users, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]) -> Any:
-    """With the Jacobians of all transformations."""
+    """The log-density with the Jacobians of all transformations."""
     with HANDLERS:
         return -infer.potential_energy(_DefaultKey(model), args, kwargs, model.whole(values))
 

@@ -64,7 +64,7 @@ JITTER = 1.0
 """Chains start within this distance of PyMC's initial point, in each unconstrained number, as its own do."""
 
 TRIES = 100
-"""How many draws of the prior are made to see whether they lie where a transform is defined."""
+"""The number of prior draws that show whether they lie where a transform is defined."""
 
 
 _NOT_FOR_US = ("Explicitly requested dtype", "PyTensor could not link to a BLAS")
@@ -253,7 +253,7 @@ def _initial_point(title: str, model: Any) -> dict[str, NDArray[Any]]:
 
 
 def _not_finite(model: Any, name: str, point: NDArray[Any]) -> str:
-    """Which number of PyMC's initial point is not, by the name of a value variable, and what to do."""
+    """The message about a number of PyMC's initial point that is not finite, by a value variable's name."""
     variable = model.values_to_rvs[next(value for value in model.value_vars if value.name == name)]
     initval = model.rvs_to_initial_values.get(variable)
     if initval is None or isinstance(initval, str):
@@ -371,7 +371,7 @@ def _refuse_outside(title: str, model: Any, functions: dict[str, Any]) -> None:
 
 
 def _is_users_transform(model: Any, variable: Any) -> bool:
-    """Whether a variable has another transform than its distribution has by itself."""
+    """Whether a variable has another transform than its distribution's default."""
     transform = model.rvs_to_transforms[variable]
     op = variable.owner.op
     return transform is not None and type(transform) is not type(_default_transform(op, variable))

@@ -86,7 +86,7 @@ def _check(op: CheckAndRaise, node: Apply) -> Callable[..., Any]:
 
 
 _translating: ContextVar[bool | None] = ContextVar("translating", default=None)
-"""PyTensor translates a graph for this bridge: with its checks of parameters, or without. None: for someone else."""
+"""Whether PyTensor translates for this bridge with checks of parameters, or without; None: it does for others."""
 
 
 def _translate_as_ours(of: type) -> None:
@@ -141,7 +141,7 @@ for _of in (*_OURS, CheckParameterValue, Assert, Composite, Elemwise):
 
 @contextmanager
 def translating(checking: bool) -> Iterator[None]:
-    """PyTensor's translations to JAX within use this module. checking: parameters, as PyMC does (`check_bounds`)."""
+    """A context in which PyTensor translates by this module. checking: parameters, as PyMC does (`check_bounds`)."""
     token = _translating.set(checking)
     try:
         yield

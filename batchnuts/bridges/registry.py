@@ -26,7 +26,7 @@ class Bridge:
     builder: str
     """The name of the function there that makes the model."""
     backend: str
-    """"jax" or "tensorflow": the library of arrays that has to be there before."""
+    """"jax" or "tensorflow": the array library that has to be imported before."""
 
     @property
     def options(self) -> type[Settings]:
@@ -36,7 +36,7 @@ class Bridge:
 
     @property
     def build(self) -> Callable[[Any], Model]:
-        """Makes the model from its options; raises ConfigError and ModelError."""
+        """The function that makes the model from its options; it raises ConfigError and ModelError."""
         builder: Callable[[Any], Model] = getattr(importlib.import_module(_SECTIONS), self.builder)
         return builder
 

@@ -225,7 +225,7 @@ def build_joint_distribution(options: JointDistributionOptions) -> Model:
 def _joint_distribution_of(
     options: JointDistributionOptions, function: Callable[..., Any], data: Mapping[str, Any] | None
 ) -> Any:
-    """What the user's function gives, which gets the columns of the data if it takes them."""
+    """The result of the user's function, which gets the columns of the data if it takes them."""
     takes = inspect.signature(function).parameters
     needed = [p.name for p in takes.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
     if unknown := [argument for argument in needed if argument != "data" or data is None]:
@@ -248,7 +248,7 @@ class GymOptions(Settings):
 
 
 def build_gym(options: GymOptions) -> Model:
-    """Make the model; raises ConfigError for a target that there is not, or that cannot be made so."""
+    """Make the model; raises ConfigError for a target that does not exist or cannot be made so."""
     from batchnuts.bridges.inference_gym import from_inference_gym, make_target
 
     return built("inference_gym", lambda: from_inference_gym(make_target(options.inference_gym, **options.options)))
@@ -287,7 +287,7 @@ def _arguments(key: str, function: Any, options: Any) -> tuple[list[Any], dict[s
 
 
 def built(key: str, make: Callable[[], T]) -> T:
-    """What `make` gives; its ModelError becomes a ConfigError of the key `model.<key>`."""
+    """The result of `make`; its ModelError becomes a ConfigError of the key `model.<key>`."""
     try:
         return make()
     except ModelError as error:
@@ -295,7 +295,7 @@ def built(key: str, make: Callable[[], T]) -> T:
 
 
 def called(key: str, place: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a user's function gives; raises ConfigError where it fails."""
+    """The result of a user's function; raises ConfigError where it fails."""
     from batchnuts.bridges.errors import place_in_users_code, text_of
 
     try:

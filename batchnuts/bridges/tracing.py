@@ -37,7 +37,7 @@ INSTEAD = {
     ("pymc", "posterior predictive draws"): "pymc.sample_posterior_predictive(draws, model=model)",
     ("pymc", "draws of the prior"): "pymc.sample_prior_predictive(model=model)",
 }
-"""By the module of a bridge and what is missing: how the library itself makes it."""
+"""The library's own function for a missing group, by the module of the bridge and the group."""
 
 
 def say_none(title: str, group: str, reason: str, place: str, bridge: str) -> None:
