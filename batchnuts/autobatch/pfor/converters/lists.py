@@ -316,7 +316,7 @@ def from_tensor(site: Site) -> list[Value]:
 
 @converts("TensorListScatterIntoExistingList", varying="input_handle tensor", always=True)
 def scatter_elements(site: Site) -> list[Value]:
-    """Writes at indices that are the same for all rows, of which none may be past its end. Rows that do not count
+    """Writes at indices that are the same for all rows, none past the list's end. Rows that do not count
     keep what they have. XLA lacks the op: there, and for such rows, a list is made of the stacked elements."""
     site.only(1)
     if not (site.static or site.varies(1) or isinstance(site.inputs[0], ListHandle)):
