@@ -31,7 +31,7 @@ from batchnuts.autobatch.language.pytree import flatten, map_leaves
 from batchnuts.autobatch.parsing import copied
 
 MOST_ELEMENTS = 64
-"""Elements of a comprehension that calls batched functions."""
+"""The maximum number of elements of a comprehension that calls batched functions."""
 
 _DISPLAYS = (ast.Tuple, ast.List)
 
@@ -64,7 +64,7 @@ class ComprehensionBuilder(ForLoopBuilder):
                     self.numbers[target.id] = number
 
     def is_assigned_once(self, name: str) -> bool:
-        """Whether a variable is no parameter, and one place only assigns it."""
+        """Whether a variable is no parameter and is assigned in one place only."""
         statements = [*self.source.tree.body, *(s for body in self.bodies for s in body)]
         stores = [
             part
@@ -134,7 +134,7 @@ class ComprehensionBuilder(ForLoopBuilder):
             return any(isinstance(name, ast.Name) and _has_functions([self.static(name)]) for name in names)
 
     def constants_of(self, node: ast.expr) -> list[Any]:
-        """The constants that an iterable is made of; iterators are left alone, which could be read once only."""
+        """The constants that an iterable is made of; iterators are left alone, since they can be read only once."""
         if isinstance(node, ast.Call) and self.static(node.func) in (enumerate, zip, reversed):
             return [value for argument in node.args for value in self.constants_of(argument)]
         if isinstance(node, _DISPLAYS):
@@ -146,7 +146,7 @@ class ComprehensionBuilder(ForLoopBuilder):
 
     @contextlib.contextmanager
     def hiding(self, node: ast.AST) -> Iterator[None]:
-        """Names that a comprehension and those inside it bind mean nothing else."""
+        """A context in which names that a comprehension and those inside it bind mean nothing else."""
         bound = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         locals_, unsettled = self.locals, self.unsettled
         self.locals, self.unsettled = locals_ | bound, unsettled - bound
@@ -351,7 +351,7 @@ def _perturbed(number: Any) -> Any:
 
 
 def _has_functions(value: Any) -> bool:
-    """Whether a constant holds functions that the program itself calls; of arrays and ranges nothing is looked at."""
+    """Whether a constant holds functions that the program itself calls; arrays and ranges are not searched."""
     containers: tuple[Any, ...] = (tuple, list, set, frozenset, type({}.items()), type({}.values()))
     parts = [*value.values()] if isinstance(value, dict) else [*value] if isinstance(value, containers) else []
     leaves = [leaf for part in parts for leaf in flatten(part)[0]]

@@ -42,7 +42,7 @@ from batchnuts.autobatch.language.operators import Checks
 from batchnuts.autobatch.language.pytree import flatten
 
 Finish = Callable[[Any], tuple[Any, ...]]
-"""From an expression's value to the values of the variables that it is assigned to."""
+"""Maps an expression's value to the values of the variables that it is assigned to."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class ExpressionBuilder:
     def __init__(
         self, name: str, source: FunctionSource, functions: Mapping[str, Any], captured: Sequence[str]
     ) -> None:
-        """functions: what parameters stand for that are functions. captured: parameters beside those of the `def`."""
+        """functions: those that parameters stand for. captured: parameters in addition to those of the `def`."""
         self.name = name
         self.source = source
         arguments = source.tree.args
@@ -98,7 +98,7 @@ class ExpressionBuilder:
         self.checks = 0
         self.state_finder = StateFinder()
         self.needing_values: dict[int, Hidden | None] = {}
-        """By the identity of a helper, what it calls that is wrong of arrays without values."""
+        """By the id of a helper: a function it calls that gives wrong results for arrays without values."""
         self.current = self.start(self.new_label("entry"))
 
     # ---- blocks -----------------------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ class ExpressionBuilder:
         return walrus.with_names(node, {place: saved[name] for place, name in places.items()})
 
     def refuse_hidden_state(self, node: ast.expr) -> None:
-        """Raise for what gives another value each time, random numbers that lanes would share, say: see StateFinder."""
+        """Raise for hidden state (see StateFinder): what gives another value each time, as random numbers do."""
         for part, value in expressions.constants_read(node, self.locals, self.namespace):
             hidden = self.state_finder.find(value, expressions.text_of(part))
             if hidden is not None:
@@ -369,7 +369,7 @@ class ExpressionBuilder:
                 self.refuse_hidden(call, Hidden(expressions.text_of(call), random=True))
 
     def needs_values(self, value: Any) -> Hidden | None:
-        """What a helper or primitive calls that is wrong of arrays without values."""
+        """A function that a helper or primitive calls and that gives wrong results for arrays without values."""
         if not (is_helper(value) or isinstance(value, PrimitiveFunction)):
             return None
         if id(value) not in self.needing_values:
@@ -377,7 +377,7 @@ class ExpressionBuilder:
         return self.needing_values[id(value)]
 
     def refuse_hidden(self, node: ast.AST, hidden: Hidden) -> NoReturn:
-        """Raise for what a name leads to, at its place in the code that reads it."""
+        """Raise for hidden state that a name leads to, at the code that reads it."""
         within = f" in {hidden.within!r}" if hidden.within else ""
         form = f"`{hidden.text}`{within}, whose random numbers do not belong to a lane,"
         rewrite = "draw with autobatch.random from a key that the lane has"
@@ -392,7 +392,7 @@ class ExpressionBuilder:
         raise UnsupportedSyntaxError(text, hidden.source)
 
     def refuse_decorated(self, node: ast.expr) -> None:
-        """Raise for a call of what a decorator above @batch made: it calls the batched function as plain code would."""
+        """Raise for a call of a decorated batched function: the decorator would call it as plain Python does."""
         callee = self.static(node.func) if isinstance(node, ast.Call) else None
         if not isinstance(callee, LaneFunction) and isinstance(getattr(callee, "__wrapped__", None), LaneFunction):
             called = expressions.text_of(node.func) if isinstance(node, ast.Call) else ""

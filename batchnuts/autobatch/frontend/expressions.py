@@ -36,7 +36,7 @@ from batchnuts.autobatch.language.iteration import elements, length
 from batchnuts.autobatch.parsing import copied, parse
 
 UNKNOWN = object()
-"""Not known at compile time."""
+"""The value of what is not known at compile time."""
 
 _LAST = PREFIX + "last"
 _NEXT = PREFIX + "next"
@@ -434,7 +434,7 @@ class Pattern:
     names: tuple[str, ...]
     children: tuple[str | Pattern, ...]
     star: int | None = None
-    """Which child takes the values that the others leave, as a list."""
+    """The index of the child that takes the values that the others leave, as a list."""
 
     @staticmethod
     def of(target: ast.expr, refuse: Callable[[ast.expr], Any]) -> Pattern:

@@ -44,7 +44,7 @@ from batchnuts.autobatch.language.functions import in_one_lane_code
 from batchnuts.autobatch.language.pytree import flatten
 
 MOST_COPIES = 64
-"""How many copies of loop bodies unrolling may make in one function."""
+"""The maximum number of copies of loop bodies that unrolling makes in one function."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Reading:
     """What is found while a program is read, and what is known from earlier readings."""
 
     learned: dict[Hashable, Learned | Apart | Numbers] = field(default_factory=dict)
-    """By loop, and by an expression's place."""
+    """What types have shown, by loop and by an expression's place."""
     loops: dict[Hashable, tuple[str, Sequence]] = field(default_factory=dict)
     """Each loop whose number of iterations only types can give: its function's name, and what it runs over."""
 
@@ -87,7 +87,7 @@ class ForLoopBuilder(TargetBuilder):
         raise NotImplementedError
 
     def rounds_known(self, node: ast.For) -> Learned | None:
-        """What types say of a loop."""
+        """What types have shown about a loop."""
         for copies in (self.copies, ()):
             learned = self.reading.learned.get((*self.loop_key(node), copies))
             if isinstance(learned, Learned):
@@ -120,7 +120,7 @@ class ForLoopBuilder(TargetBuilder):
     # ---- what a loop runs over --------------------------------------------------------------------------------------
 
     def sequence(self, node: ast.expr) -> Sequence:
-        """What an expression after `in` gives; what is not known yet is evaluated now, into variables."""
+        """The sequence that an expression after `in` gives; what is not known yet is evaluated now, into variables."""
         node = self.plain_calls(node)
         function = self.static(node.func) if isinstance(node, ast.Call) else None
         if isinstance(node, ast.Call) and not any(isinstance(a, ast.Starred) for a in node.args):
@@ -145,14 +145,14 @@ class ForLoopBuilder(TargetBuilder):
         return Held(held)
 
     def as_sequence(self, value: Any, node: ast.expr) -> Any:
-        """What a loop over the value runs over; CompileError at the node for what it cannot run over."""
+        """The value as something that a loop runs over; raises CompileError at the node where it is not."""
         try:
             return iteration.as_sequence(value)
         except TypeError as error:
             raise CompileError(f"`{expressions.text_of(node)}`: {error}.", self.source.at(node)) from None
 
     def enumerated(self, node: ast.Call) -> Sequence:
-        """`enumerate(...)`."""
+        """The sequence of `enumerate(...)`."""
         arguments: dict[str, ast.expr] = dict(zip(("iterable", "start"), node.args))
         arguments |= {str(k.arg): k.value for k in node.keywords}
         if "iterable" not in arguments or arguments.keys() - {"iterable", "start"} or len(node.args) > 2:
@@ -169,7 +169,7 @@ class ForLoopBuilder(TargetBuilder):
         return Enumerate(inner, start)
 
     def zipped(self, node: ast.Call) -> Sequence:
-        """`zip(...)`."""
+        """The sequence of `zip(...)`."""
         strict: Any = False
         for keyword in node.keywords:
             if keyword.arg != "strict" or not self.is_static(keyword.value):
@@ -182,7 +182,7 @@ class ForLoopBuilder(TargetBuilder):
         return sequence if sequence.all else Known((), "()")
 
     def backwards(self, node: ast.Call) -> Sequence:
-        """`reversed(...)`."""
+        """The sequence of `reversed(...)`."""
         inner = self.sequence(node.args[0])
         if isinstance(inner, Known):
             return Known(inner.value[::-1], expressions.text_of(node))
@@ -204,7 +204,7 @@ class ForLoopBuilder(TargetBuilder):
         return expressions.counted_down(call)
 
     def count(self, node: ast.Call) -> Sequence:
-        """`range` beside other sequences."""
+        """The sequence of a `range` beside other sequences."""
         if not 1 <= len(node.args) <= 2 or node.keywords:
             form = f"`{expressions.text_of(node)}` inside enumerate or zip"
             self.refuse(node, form, "zip with range(n), and compute the number in the body")
@@ -220,7 +220,7 @@ class ForLoopBuilder(TargetBuilder):
     # ---- the loop ---------------------------------------------------------------------------------------------------
 
     def over_sequence(self, node: ast.For) -> None:
-        """A `for` loop over anything but a range."""
+        """Write a `for` loop over anything but a range."""
         if (counted := self.counted_down(node.iter)) is not None:
             self.for_statement(ast.copy_location(ast.For(node.target, counted, node.body, node.orelse), node))
             return
@@ -264,7 +264,7 @@ class ForLoopBuilder(TargetBuilder):
     def round_test(
         self, node: ast.For, sequence: Sequence, learned: Learned | None, counter: str, yes: str, no: str
     ) -> None:
-        """Go to `yes` where there is a round of that number."""
+        """Branch to `yes` where the loop has another iteration, else to `no`."""
 
         def test(values: dict[str, Any]) -> tuple[Any, ...]:
             k = values[counter]
@@ -321,7 +321,7 @@ class ForLoopBuilder(TargetBuilder):
         self.emit(PrimOp(outs, Primitive(text, call), tuple(map(self.variable, names)), where))
 
     def close(self, node: ast.For, done: str, after: str) -> None:
-        """The `else` of a loop, and what follows it."""
+        """Write the `else` of a loop, and start the block after it."""
         self.start(done)
         with self.block():
             self.body(node.orelse)
@@ -331,7 +331,7 @@ class ForLoopBuilder(TargetBuilder):
     # ---- bodies written out -----------------------------------------------------------------------------------------
 
     def write_out(self, node: ast.For, sequence: Sequence, learned: Learned | None) -> None:
-        """The unrolled loop."""
+        """Write the loop unrolled."""
         held = bool(sequence.held())
         rounds = learned.rounds if learned is not None else None if held else sequence.length(_no_length)
         if rounds is None or held:  # asks for the lengths, or checks that they are still the same
@@ -354,7 +354,7 @@ class ForLoopBuilder(TargetBuilder):
         self.write_rounds(node, sequence, rounds)
 
     def write_rounds(self, node: ast.For, sequence: Sequence, rounds: int) -> None:
-        """The body unrolled for this number of iterations."""
+        """Write the body once for each of this number of iterations."""
         done, after = self.new_label("done"), self.new_label("endfor")
         starts = [self.new_label("round") for _ in range(rounds)]
         own = own_names(node, [*self.source.tree.body, *(s for body in self.bodies for s in body)])

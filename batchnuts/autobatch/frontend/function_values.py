@@ -28,13 +28,13 @@ from batchnuts.autobatch.language.functions import LaneFunction, PrimitiveFuncti
 from batchnuts.autobatch.parsing import copied
 
 MOST_NESTED = 32
-"""Lambdas expanded within each other."""
+"""The maximum number of lambdas expanded within each other."""
 
 COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)
 
 
 class FunctionValueBuilder(CallBuilder):
-    """What one function does with functions."""
+    """The functions that are values within one function."""
 
     visible: dict[str, tuple[Any, int]]
     """Names that stand for functions (or syntax of lambdas), and in how many loops they were bound."""
@@ -141,7 +141,7 @@ class FunctionValueBuilder(CallBuilder):
     # ---- functions inside -------------------------------------------------------------------------------------------
 
     def define(self, node: ast.FunctionDef) -> None:
-        """A `def` inside the function."""
+        """Define a function inside this one."""
         for decorator in node.decorator_list:
             function = self.static(decorator)
             if (getattr(function, "__module__", ""), getattr(function, "__name__", "")) != (_BATCH, "batch"):
@@ -155,7 +155,7 @@ class FunctionValueBuilder(CallBuilder):
         return self.inner_function(ast.copy_location(tree, node), node.args)
 
     def inner_function(self, tree: ast.FunctionDef, arguments: ast.arguments) -> InnerFunction:
-        """What stands for a function inside this one."""
+        """The value of a `def` or lambda inside this function."""
         kinds = inspect.Parameter
         parameters = []
         positional = [*arguments.posonlyargs, *arguments.args]
@@ -187,7 +187,7 @@ class FunctionValueBuilder(CallBuilder):
         return tuple(dict.fromkeys(name for name in expressions.free_names(tree) if name in self.locals))
 
     def meaning_around(self) -> dict[str, Any]:
-        """What names that are no variables mean here: around the function, and those that stand for functions."""
+        """The meanings of names that are no variables here: those around the function, and those of functions."""
         meanings = {name: value for name, value in self.around.items() if name not in self.locals}
         for name, (held, _) in self.visible.items():
             meanings[name] = self.lambda_as_function(held) if isinstance(held, ast.Lambda) else held
@@ -261,11 +261,11 @@ class FunctionValueBuilder(CallBuilder):
         return len(call.args) > 1 and _is_plain(call) and not isinstance(call.args[0], ast.Lambda)
 
     def is_choice(self, node: ast.Subscript) -> bool:
-        """Whether it takes a function out of a constant by an index that reads variables."""
+        """Whether a subscript takes a function out of a constant by an index that reads variables."""
         return bool(self.names_read(node.slice)) and has_functions(self.table(node.value))
 
     def table(self, node: ast.expr) -> Any:
-        """The constant that an expression before an index is, written there or elsewhere."""
+        """The value of the expression before an index, if it is a constant, written there or elsewhere."""
         value = self.static(node)
         written = value is UNKNOWN and isinstance(node, (ast.Tuple, ast.List, ast.Dict))
         return self.held_function(node) if written else value

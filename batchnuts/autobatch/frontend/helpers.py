@@ -120,7 +120,7 @@ class ConstantCopier:
         return value
 
     def helper(self, value: Any) -> Any:
-        """What to call in place of a helper."""
+        """The function to call in place of a helper."""
         call = getattr(type(value), "__call__", None)  # noqa: B004
         if is_plain_object(value) and isinstance(call, types.FunctionType):
             return self._method(call, value, value)
@@ -145,7 +145,7 @@ class ConstantCopier:
         return types.MethodType(self.settled(function), owner if changes else self.settled(owner))
 
     def _read(self, name: str, value: Any, changed: set[str]) -> Any:
-        """What a helper finds in a name; state that its text changes is its own, but no array is."""
+        """The value of a name in a helper's copy: the object itself if the helper changes it and it is no array, else a copy."""
         return value if name in changed and not isinstance(value, np.ndarray) else self.settled(value)
 
     def _function(self, function: types.FunctionType) -> Any:

@@ -41,7 +41,7 @@ _OURS = __name__.partition(".")[0]
 
 _GENERATORS = (np.random.RandomState, np.random.Generator, np.random.BitGenerator, random.Random)
 _SEEDED = (np.random.default_rng, np.random.RandomState, np.random.SeedSequence, random.Random)
-"""What makes generators: the same each time if it is given a seed."""
+"""Functions that make generators: the same one each time if given a seed."""
 
 _NOT_OF_CLOCK = {"sleep", "mktime", "strptime", "tzset", "get_clock_info"}
 """Functions of `time` that do not say what time it is."""
@@ -55,9 +55,9 @@ _FOR_PEOPLE = {"__repr__", "__str__", "__format__", "__reduce__", "__del__"}
 """Methods that no arithmetic calls."""
 
 _FIELD = type(inspect.Attribute.kind)
-"""Of the fields of namedtuples, of which that class is one."""
+"""The class of the fields of namedtuples, of which `Attribute` is one."""
 _GENERATED = "<string>"
-"""The file of what dataclasses and namedtuples make, those of libraries, too: then the class's module counts."""
+"""The file name of code that dataclasses and namedtuples generate: then the class's module counts."""
 _NUMBERS_AND_TEXTS = (int, float, complex, bool, str, bytes, type(None))
 _CONTAINERS = (tuple, list, dict, set, frozenset)
 
@@ -66,7 +66,7 @@ _IMPORTABLE = {"datetime", "numpy", "os", "random", "secrets", "time", "uuid"}
 
 @dataclass(frozen=True)
 class Hidden:
-    """What code reads that gives another value each time."""
+    """Something that code reads and that gives another value each time."""
 
     text: str
     """The name as the code has it: `np.random.normal`."""
@@ -111,13 +111,13 @@ def needs_values(value: Any) -> bool | None:
 class StateFinder:
     """Looks through the code that a value leads to; each function once.
 
-    kind_of: what to look for. It gives None of what is not found, and else what `Hidden.random` is to be.
+    kind_of: for a value, what `Hidden.random` is to be, or None for a value that is not looked for.
     """
 
     def __init__(self, kind_of: Callable[[Any], bool | None] = hidden_state) -> None:
         self._kind_of = kind_of
         self._seen: dict[tuple[int, ...], Any] = {}
-        """By ids, what was looked at, so that it keeps them."""
+        """By ids: values that were visited, kept alive so that the ids stay theirs."""
         self._objects: list[Any] = []
         """Objects, classes and modules whose names stand alone."""
         self._attributes: dict[str, Callable[[bool], Hidden]] = {}
@@ -131,7 +131,7 @@ class StateFinder:
         return next(self._in(value), None) or next(self._of_names(), None)
 
     def _of_names(self) -> Iterator[Hidden]:
-        """What attributes of objects that stand alone lead to, which may name more of both."""
+        """Hidden state in attributes of objects that stand alone; these may name more of both."""
         tried = 0
         while tried < len(self._objects) * len(self._attributes):
             tried = len(self._objects) * len(self._attributes)
@@ -147,7 +147,7 @@ class StateFinder:
         return self._seen.setdefault(key, values) is values
 
     def _in(self, value: Any) -> Iterator[Hidden]:
-        """What a value leads to."""
+        """Hidden state that a value leads to."""
         if isinstance(value, LaneFunction) or not self._is_new(value):
             return
         kind: Any = type(value)
@@ -177,7 +177,7 @@ class StateFinder:
                 yield from self._in(_attribute_of_instance(value, name))
 
     def _object(self, value: Any, kind: type) -> Iterator[Hidden]:
-        """An object, or its class, which makes one: what operators call, and attributes by names that are read."""
+        """Hidden state in the methods of an object or class that operators call, and in attributes read by name."""
         self._objects.append(value)
         for base in filter(_is_of_user, kind.__mro__):
             for name, function in vars(base).items():

@@ -21,11 +21,11 @@ ROW = "@row"
 """The names by which the statements call `functions.write` and `indexing.row`; not valid identifiers for a user."""
 
 Refuse = Callable[[ast.AST, str, str], NoReturn]
-"""Called with the place, what cannot be batched, and the rewrite."""
+"""Called with the node, the construct that cannot be batched, and the rewrite."""
 
 
 class Rewriter:
-    """Statements on plain names, from those on elements.
+    """Rewrites statements on elements as statements on plain names.
 
     fresh: gives a name that is not used yet. is_local: whether the function itself assigns a name.
     """

@@ -76,7 +76,7 @@ def _changes_in_place(code: types.CodeType) -> bool:
 
 
 class _Rewrite(ast.NodeTransformer):
-    """Every assignment of a function and of those inside it by the Rewriter."""
+    """Applies the Rewriter to every assignment of a function and of those inside it."""
 
     def __init__(self, source: FunctionSource) -> None:
         self.source = source

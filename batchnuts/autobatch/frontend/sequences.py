@@ -28,7 +28,7 @@ Lengths = Callable[[str], int]
 """The length of the array or structure in a variable."""
 
 Hide = Callable[[Any], ast.expr]
-"""From a constant to an expression that denotes it."""
+"""Maps a constant to an expression that denotes it."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def length_of_type(type_: Any) -> int | None:
 
 
 class Sequence:
-    """What a loop runs over; see the module."""
+    """A sequence that a loop runs over (see the module)."""
 
     def inners(self) -> tuple[Sequence, ...]:
         """The sequences it is made of."""

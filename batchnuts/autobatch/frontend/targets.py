@@ -56,7 +56,7 @@ class TargetBuilder(FunctionValueBuilder):
                 yield from self.pairs(element, inner)  # type: ignore[arg-type]
 
     def assign_parts(self, pairs: list[tuple[ast.expr, ast.expr]]) -> None:
-        """Targets and their values, all of which are evaluated first."""
+        """Assign to targets after all of their values are evaluated."""
         held = [(t, v) if self.holds_functions(v) else (t, self.evaluated(v)) for t, v in pairs]
         functions = [self.held_function(v) if isinstance(t, ast.Name) else expressions.UNKNOWN for t, v in held]
         for (target, value), function in zip(held, functions):
