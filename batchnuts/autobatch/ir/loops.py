@@ -22,7 +22,7 @@ def components(labels: tuple[str, ...], following: Edges) -> list[tuple[str, ...
 
 
 def is_loop(component: tuple[str, ...], following: Edges) -> bool:
-    """Control can come back to a block of the component."""
+    """Whether control can come back to a block of the component."""
     return len(component) > 1 or component[0] in following[component[0]]
 
 
@@ -65,7 +65,7 @@ def innermost_loops(graph: ControlFlowGraph) -> dict[str, frozenset[str]]:
 
 
 def calls_itself(graph: ControlFlowGraph, loop: frozenset[str]) -> bool:
-    """Some block of the loop makes a call in which control may come to that block again."""
+    """Whether some block of the loop makes a call in which control may come to that block again."""
     following = successors(graph)
     for label in loop:
         terminator = graph.block(label).terminator

@@ -219,7 +219,7 @@ def _closure(function: FunctionType) -> tuple[Any, ...]:
 
 
 def _same_code(a: CodeType, b: CodeType) -> bool:
-    """Equal but for the lines that they stand at."""
+    """Whether two code objects are equal except for the lines that they stand at."""
     parts = ("co_code", "co_names", "co_varnames", "co_freevars", "co_argcount", "co_kwonlyargcount", "co_flags")
     if any(getattr(a, part) != getattr(b, part) for part in parts) or len(a.co_consts) != len(b.co_consts):
         return False

@@ -71,7 +71,7 @@ def tensor_library_of(*values: Any) -> TensorLibrary | None:
 
 
 def tensor_library(name: str) -> TensorLibrary:
-    """That of a backend's name, "tensorflow" or "jax"; it is imported now."""
+    """The library of a backend's name, "tensorflow" or "jax"; it is imported now."""
     if name == "jax":
         from batchnuts.autobatch.language.libraries import jax
 

@@ -181,7 +181,7 @@ def row(x: Any, index: Any) -> Any:
 
 
 def row_of_plain_array(x: Any, index: Any) -> Any:
-    """The same in plain Python, where the values are known: ValueError for an index outside, as it is written."""
+    """`row` in plain Python, where the values are known: ValueError for an index outside, as it is written."""
     normalized = row(x, index)
     if not 0 <= int(normalized) < len(x):
         raise ValueError(f"write: index {int(index)} is outside the buffer's {len(x)} rows")

@@ -341,7 +341,7 @@ class _Inference:
         return True
 
     def run(self, input_types: tuple[Any, ...]) -> None:
-        """To the fixpoint. Each round passes over every op once."""
+        """Infer types to the fixpoint. Each round passes over every op once."""
         for variable, type_ in zip(self.program.vars_in, input_types):
             self.assign(variable, "input", type_, None)
         rounds = 0

@@ -43,7 +43,7 @@ Numbers = frozenset[int] | None
 """The integers of Python's that a leaf may be: none if it is empty, any if it is None."""
 
 Facts = Mapping[str, tuple[Numbers, ...]]
-"""For each variable that some path has assigned, those of its leaves."""
+"""For each variable that some path has assigned, the integers that its leaves may be."""
 
 _NEVER: Numbers = frozenset()
 _MANY = 16
@@ -83,9 +83,9 @@ class MixedNumbers:
         self.evaluator = evaluator
         self.program = program
         self.before: dict[int, Facts] = {}
-        """By the op's identity, what holds before it."""
+        """By the op's id, the facts before it."""
         self.results: dict[str, tuple[Numbers, ...]] = {}
-        """Of each parameter and result of a function."""
+        """The facts of each parameter and result of a function."""
         self._follow({v: tuple(map(self._initial, self.types[v])) for v in program.vars_in if v in self.types})
 
     @staticmethod
@@ -115,7 +115,7 @@ class MixedNumbers:
             self.results = _joined(self.results, {v: facts[v] for v in function.vars_out if v in facts})
 
     def _assigned(self, op: Op, facts: Facts) -> Facts:
-        """What an op makes of what its variables may hold."""
+        """The facts of an op's outputs, given the facts before it."""
         if isinstance(op, FunctionCallOp):
             callee = self.program.function(op.function)
             arguments = {p: facts[a] for p, a in zip(callee.vars_in, op.vars_in) if a in facts}

@@ -87,7 +87,7 @@ def _either(a: Numbers, b: Numbers) -> Numbers:
 
 
 class _Results:
-    """The numbers that primitives give."""
+    """The possible numbers that primitives give."""
 
     def __init__(self, types: Types, evaluator: Evaluator) -> None:
         self.types = types
@@ -95,7 +95,7 @@ class _Results:
         self.constants: dict[int, list[list[Any]]] = {}
 
     def of(self, op: PrimOp, operands: list[list[Numbers]]) -> list[list[Numbers]]:
-        """For each output, those of its leaves."""
+        """For each output, the possible numbers of its leaves."""
         if op.function is COPY:
             return operands
         weak = [leaf.weak for v in op.vars_in for leaf in flatten(self.types[v])[0]]
@@ -112,7 +112,7 @@ class _Results:
         return [[{n: op.source} if type(n) in (int, float) else None for n in numbers] for numbers in leaves]
 
     def _computed(self, op: PrimOp, operands: list[Numbers]) -> list[list[Any]] | None:
-        """From Python numbers alone, if each can be one number only."""
+        """The results of Python numbers alone, if each operand can be one number only."""
         if not all(n is not None and len(n) == 1 for n in operands):
             return None
         leaves = iter([next(iter(n)) for n in operands if n])
@@ -122,7 +122,7 @@ class _Results:
         return None
 
     def _constants(self, op: PrimOp) -> list[list[Any]]:
-        """What is a Python number although all inputs are arrays."""
+        """The results that are Python numbers although all inputs are arrays."""
         if id(op) not in self.constants:
             seen: list[Any] = []
 

@@ -13,7 +13,7 @@ from typing import Any
 _NAMES = frozenset(
     ["_class", "_gradient_op_type", "_user_specified_name", "backward_function_name", "forward_function_name"]
 )
-"""Attributes that name something, and of which nothing depends that a compiler makes."""
+"""Attributes that only name something: the results of a compiler do not depend on them."""
 
 
 def description(graph_def: Any) -> Iterator[str | bytes]:
@@ -29,7 +29,7 @@ class _Description:
         self._nodes = graph_def.node
         self._functions = {function.signature.name: function for function in graph_def.library.function}
         self._numbers: dict[str, int] = {}
-        """Of the functions that were met."""
+        """The numbers of the functions that were met."""
 
     def parts(self) -> Iterator[str | bytes]:
         yield from self._of_nodes(self._nodes, places_of(self._nodes))

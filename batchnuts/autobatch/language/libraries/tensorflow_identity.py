@@ -66,7 +66,7 @@ def identity_of(function: Callable[..., Any], *arrays: Any) -> str | None:
 
 
 def _captured(traced: Any, size: int) -> Iterator[str | bytes]:
-    """What the captured tensors are. size: bytes of the graph."""
+    """The types and contents of the captured tensors. size: bytes of the graph."""
     arrays = []
     for tensor in traced.captured_inputs:
         if not isinstance(tensor, tf.Tensor) or tensor.dtype in (tf.resource, tf.variant, tf.string):

@@ -16,7 +16,7 @@ from typing_extensions import override
 from batchnuts.autobatch.language.libraries.library import Array, Function, TensorLibrary
 
 _LONGEST_PLAIN_SUM = 32
-"""Elements of a row that XLA's compiler for processors sums in one plain loop."""
+"""The maximum length of a row that XLA's compiler for processors sums in one plain loop."""
 
 
 class Formulas(TensorLibrary):
