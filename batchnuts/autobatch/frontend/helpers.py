@@ -145,7 +145,7 @@ class ConstantCopier:
         return types.MethodType(self.settled(function), owner if changes else self.settled(owner))
 
     def _read(self, name: str, value: Any, changed: set[str]) -> Any:
-        """The value of a name in a helper's copy: the object itself if the helper changes it and it is no array, else a copy."""
+        """The value of a name in a helper's copy: itself if the helper changes it and it is no array, else a copy."""
         return value if name in changed and not isinstance(value, np.ndarray) else self.settled(value)
 
     def _function(self, function: types.FunctionType) -> Any:
