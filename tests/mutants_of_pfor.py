@@ -71,7 +71,7 @@ def a_cast_index_counts(patch: pytest.MonkeyPatch) -> None:
 @killed_by("pfor indexing", f"{EFFECTS}::test_checks_in_the_body_are_those_of_all_iterations", cheap=True)
 def the_index_takes_all(patch: pytest.MonkeyPatch) -> None:
     """taking by the loop's index takes all that is there, though there are fewer iterations"""
-    rewrite(patch, indexing.first_rows, "return tensor[:known]", "return tensor")
+    rewrite(patch, indexing.first_rows, "return tensor[:count]", "return tensor")
 
 
 @killed_by("pfor indexing", "pfor/test_slices.py::test_as_the_sequential_loop[from the end]", cheap=True)
@@ -183,7 +183,7 @@ def changes_of_done_rows(patch: pytest.MonkeyPatch) -> None:
 @killed_by("pfor flows", control("trips_of_own_loops_in_a_shared_loop", False), cheap=True)
 def ends_are_the_same(patch: pytest.MonkeyPatch) -> None:
     """what a loop that rows leave at different times changes is taken to be the same for all"""
-    rewrite(patch, flows.loop_outputs_vary, "flag or k not in kept", "flag")
+    rewrite(patch, flows.loop_outputs_vary, "flag or k not in unchanged", "flag")
 
 
 # ---- rows of different lengths --------------------------------------------------------------------------------------

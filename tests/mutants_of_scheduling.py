@@ -122,7 +122,7 @@ def the_more_expensive_one(patch: pytest.MonkeyPatch) -> None:
 @killed_by("scheduling lane_flow", f"{SEARCH}::test_a_return_goes_where_calls_come_from", cheap=True)
 def returns_go_anywhere(patch: pytest.MonkeyPatch) -> None:
     """a return goes to all places where calls come back alike, however often these are made"""
-    rewrite(patch, lane_flow._fill_in_returns, "made[resume] / total if total else", "")
+    rewrite(patch, lane_flow._fill_in_returns, "calls[resume] / total if total else", "")
 
 
 @killed_by("scheduling lane_flow", f"{SEARCH}::test_a_loop_that_calls_its_own_function_ends_sooner", cheap=True)

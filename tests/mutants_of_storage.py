@@ -308,7 +308,7 @@ QUANTITIES = "mcmc/test_cached_quantities.py"
 @killed_by("storage identity", f"{QUANTITIES}::test_what_is_kept_of_other_functions_is_not_used[number]")
 def of_any_functions(patch: pytest.MonkeyPatch) -> None:
     """programs of other functions are taken"""
-    rewrite(patch, JaxLibrary.traced, "identity_of_jaxpr(closed, found)", '"0" * 64')
+    rewrite(patch, JaxLibrary.traced, "identity_of_jaxpr(closed, results)", '"0" * 64')
 
 
 @killed_by("storage identity", f"{QUANTITIES}::test_a_change_after_the_check_is_seen[array]")

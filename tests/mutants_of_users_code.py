@@ -86,7 +86,7 @@ def a_store_that_nothing_reads_may_lie_anywhere(patch: pytest.MonkeyPatch) -> No
 @killed_by("users helpers", "compiler/test_names.py::test_every_door_refuses[a variable-lower]")
 def bodies_may_share_variables(patch: pytest.MonkeyPatch) -> None:
     """a variable may be one of two bodies"""
-    rewrite(patch, verify.check_names, "other == function.name", "True")
+    rewrite(patch, verify.check_names, "owner != function.name", "False")
 
 
 @killed_by("users helpers", f"{MISTAKE}[a wider dtype for few values-numpy]")
@@ -100,7 +100,7 @@ def integers_wrap_in_the_inferred_dtype(patch: pytest.MonkeyPatch) -> None:
 @killed_by("users helpers", f"{MISTAKE}[another length for few values-numpy]")
 def a_longer_structure_is_cut(patch: pytest.MonkeyPatch) -> None:
     """the third of three results is dropped where two were inferred"""
-    rewrite(patch, flatten_structures._on_leaves, "found != inferred", "len(found) != len(inferred)")
+    rewrite(patch, flatten_structures._on_leaves, "returned != inferred", "len(returned) != len(inferred)")
 
 
 @killed_by("users helpers", f"{MISTAKE}[changed in place-numpy]")
@@ -136,7 +136,9 @@ def the_use_is_named(patch: pytest.MonkeyPatch) -> None:
 @killed_by("users helpers", "runtime/test_executors.py::test_agrees_with_plain_python")
 def checks_of_a_dataclass_meet_types(patch: pytest.MonkeyPatch) -> None:
     """a dataclass is made of types, or of all lanes, by its own __post_init__"""
-    rewrite(patch, pytree._build, "made = object.__new__(tree.kind)", "made = tree.kind(children[0], children[1])")
+    rewrite(
+        patch, pytree._build, "instance = object.__new__(tree.kind)", "instance = tree.kind(children[0], children[1])"
+    )
 
 
 # ---- inside of users' programs --------------------------------------------------------------------------------------

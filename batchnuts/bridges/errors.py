@@ -27,7 +27,7 @@ _LIBRARIES = (
 )
 
 _MOST_CHARACTERS = 600
-"""Of an error's text in a message."""
+"""The maximum number of characters of an error's text in a message."""
 
 
 def place_in_users_code(error: BaseException) -> str:
@@ -45,11 +45,11 @@ def text_of(error: BaseException) -> str:
 
 
 _OF_TRACING = "The error occurred while tracing|This concrete value was not available|See https://docs.jax.dev"
-"""What JAX adds to its errors; it is about our functions."""
+"""A pattern of the sentences about our functions that JAX adds to its errors."""
 
 
-def failed(title: str, what: str, error: BaseException, remedy: str = "") -> ModelError:
-    """The error where a user's function fails: `what` says when; a remedy that is known stands in place of JAX's."""
+def failed(title: str, stage: str, error: BaseException, remedy: str = "") -> ModelError:
+    """The error where a user's function fails: `stage` says when; a remedy that is known stands in place of JAX's."""
     advice = ""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if not remedy and "ConcretizationTypeError" in kinds:
@@ -62,31 +62,31 @@ def failed(title: str, what: str, error: BaseException, remedy: str = "") -> Mod
             ". JAX traces it: use jax.numpy for what depends on values, in place of numpy, and index "
             "jax.numpy.asarray(data)[i] by them, not an array of NumPy or a list"
         )
-    said = text_of(error).rstrip(".")
-    return ModelError(f"Model {title!r}: {what} failed with {said}{place_in_users_code(error)}{advice}.{remedy}")
+    message = text_of(error).rstrip(".")
+    return ModelError(f"Model {title!r}: {stage} failed with {message}{place_in_users_code(error)}{advice}.{remedy}")
 
 
 def names_in_files(title: str, kind: str, names: Iterable[str]) -> dict[str, str]:
     """By name: the name in files, which exclude slashes. `a/b` becomes `a.b`; no two become one, so that each can be
     told from its own. kind: of what they are, as "site". Raises ModelError for a name that cannot be in a file."""
-    found: dict[str, str] = {}
+    in_files: dict[str, str] = {}
     for name in dict.fromkeys(names):
         if name in ("chain", "draw"):
             raise ModelError(f"Model {title!r}: a {kind} cannot be called {name!r}, an axis of the output; rename it.")
-        found[name] = name.replace("/", ".")
+        in_files[name] = name.replace("/", ".")
     owners: dict[str, str] = {}
-    for name, there in found.items():
-        if owners.setdefault(there, name) != name:
+    for name, in_file in in_files.items():
+        if owners.setdefault(in_file, name) != name:
             raise ModelError(
-                f"Model {title!r}: the {kind}s {owners[there]!r} and {name!r} would both be {there!r} in files, which "
-                "exclude slashes; rename one of them."
+                f"Model {title!r}: the {kind}s {owners[in_file]!r} and {name!r} would both be {in_file!r} in files, "
+                "which exclude slashes; rename one of them."
             )
-    return found
+    return in_files
 
 
 @dataclass(frozen=True)
 class Library:
-    """One whose models a bridge takes."""
+    """A library whose models a bridge takes."""
 
     title: str
     """Its name in messages."""
@@ -98,7 +98,7 @@ class Library:
     """The first version after those that were tried."""
 
     def check_version(self) -> None:
-        """Raise NotInstalledError where it is missing, and ModelError where it is too old; imports nothing."""
+        """Raise NotInstalledError where the library is missing, ModelError where it is too old; imports nothing."""
         version = self._version()
         if tuple(int(part) for part in re.findall(r"\d+", version)[: len(self.oldest)]) < self.oldest:
             needed = ".".join(map(str, self.oldest))
@@ -108,7 +108,7 @@ class Library:
             )
 
     def require(self) -> None:
-        """Import it. Raises NotInstalledError, and ModelError where it cannot be imported, or is too old."""
+        """Import the library. Raises NotInstalledError, and ModelError where it cannot be imported or is too old."""
         self.check_version()
         try:
             importlib.import_module(self.package)
@@ -120,7 +120,7 @@ class Library:
 
     @contextmanager
     def importing(self) -> Iterator[None]:
-        """Around imports from it, of names that another release may lack: then raises ModelError."""
+        """A context for imports of names that another release may lack: it raises ModelError then."""
         try:
             yield
         except ImportError as error:

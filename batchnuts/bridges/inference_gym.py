@@ -72,24 +72,24 @@ def offline_targets() -> dict[str, Callable[[], Any]]:
 def make_target(name: str, **arguments: Any) -> Any:
     """A target by the name of its class. Raises ModelError for unknown names, one that takes data, or a download."""
     targets = import_targets()
-    known = sorted(n for n in targets.__all__ if hasattr(targets, n))
-    if name not in known:
-        close = nearest(name, known) or nearest(name.lower(), {n.lower(): n for n in known})
-        named = {n.lower(): n for n in known}
+    names = sorted(n for n in targets.__all__ if hasattr(targets, n))
+    if name not in names:
+        close = nearest(name, names) or nearest(name.lower(), {n.lower(): n for n in names})
+        named = {n.lower(): n for n in names}
         for lower, right in named.items():
             close = close.replace(repr(lower), repr(right))
         raise ModelError(
             sentence(f"the Inference Gym has no target {name!r}{close}")
             + f" Those that need no download: {', '.join(OFFLINE)}."
         )
-    made = getattr(targets, name)
-    given = {**OFFLINE.get(name, {}), **arguments}
-    takes = inspect.signature(made).parameters
-    if unknown := sorted(given.keys() - takes.keys()):
+    constructor = getattr(targets, name)
+    options = {**OFFLINE.get(name, {}), **arguments}
+    takes = inspect.signature(constructor).parameters
+    if unknown := sorted(options.keys() - takes.keys()):
         raise ModelError(
             sentence(f"the target {name} takes ({', '.join(takes)}), not {unknown[0]!r}{nearest(unknown[0], takes)}")
         )
-    needed = [p.name for p in takes.values() if p.default is p.empty and p.name not in given]
+    needed = [p.name for p in takes.values() if p.default is p.empty and p.name not in options]
     if needed:
         raise ModelError(
             f"the target {name} is made with data of yours ({', '.join(needed)}): make it in Python, and give it to "
@@ -97,7 +97,7 @@ def make_target(name: str, **arguments: Any) -> Any:
         )
     _refuse_download(name)
     try:
-        return made(**given)
+        return constructor(**options)
     except Exception as error:
         raise failed(name, "the target's constructor", error) from error
 
@@ -125,15 +125,15 @@ def import_targets() -> Any:
 def from_inference_gym(
     target: Any, *, name: str | None = None, dims: Mapping[str, Any] | None = None, coords: Labels | None = None
 ) -> Model:
-    """See Model.from_inference_gym."""
+    """`Model.from_inference_gym`: a Model of a target of the Inference Gym."""
     if isinstance(target, str):
         target = make_target(target)
     import_tfp()
     needed = ("unnormalized_log_prob", "default_event_space_bijector", "event_shape", "sample_transformations")
     if isinstance(target, type) or not all(hasattr(target, field) for field in needed):
-        made = " (call it: it is a class)" if isinstance(target, type) else ""
+        hint = " (call it: it is a class)" if isinstance(target, type) else ""
         raise ModelError(
-            f"Model.from_inference_gym takes a target, found {target!r}{made}. Expected one of "
+            f"Model.from_inference_gym takes a target, found {target!r}{hint}. Expected one of "
             "inference_gym.using_tensorflow.targets, or the name of one."
         )
     if "backend_jax" in type(target).__module__ or "backend_numpy" in type(target).__module__:
@@ -159,27 +159,27 @@ class _Gym:
         self.same: dict[str, str] = {}
         """By part that a transformation gives as it is: the reported name."""
         tried = self._try_transformations()
-        self.arrays = {key: list(found) for key, found in tried.items()}
-        self.reported = {name: value for found in tried.values() for name, value in found.items()}
+        self.arrays = {key: list(arrays) for key, arrays in tried.items()}
+        self.reported = {name: value for arrays in tried.values() for name, value in arrays.items()}
 
     def _bijectors(self) -> list[Any]:
-        found = [leaf.value for leaf in leaves(self.target.default_event_space_bijector)]
-        if len(found) != len(self.parts):
+        bijectors = [leaf.value for leaf in leaves(self.target.default_event_space_bijector)]
+        if len(bijectors) != len(self.parts):
             raise ModelError(
-                f"Model {self.title!r}: it has {len(self.parts)} parts and {len(found)} bijectors; expected one for "
-                "each part. Wrap it in VectorModel, or write its density with Model.from_function."
+                f"Model {self.title!r}: it has {len(self.parts)} parts and {len(bijectors)} bijectors; expected one "
+                "for each part. Wrap it in VectorModel, or write its density with Model.from_function."
             )
-        return found
+        return bijectors
 
     def packed(self, values: Mapping[str, Any]) -> Any:
-        """The structure of the target, of values by the names of its parts."""
+        """The structure of the target, from values by the names of its parts."""
         import tensorflow as tf
 
         flat = [values[part] for part in self.parts]
         return tf.nest.pack_sequence_as(self.target.dtype, flat) if _nested(self.target.dtype) else flat[0]
 
     def transformed(self, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """By transformation: what it gives of one draw, by the names that are reported."""
+        """By transformation: its arrays for one draw, by the names that are reported."""
         structure = self.packed(values)
         return {
             key: {_reported_name(key, leaf.path): leaf.value for leaf in leaves(transformation(structure))}
@@ -196,17 +196,17 @@ class _Gym:
             # of its own each, so that a part that is reported as it is can be recognized
             values[part] = tf.identity(bijector.forward(tf.zeros(before, self.dtype)))
         try:
-            given = self.transformed(values)
+            results = self.transformed(values)
         except Exception as error:
             raise failed(self.title, "one of its sample transformations", error) from error
         for part in self.parts:
-            name = next((n for found in given.values() for n, v in found.items() if v is values[part]), None)
+            name = next((n for arrays in results.values() for n, v in arrays.items() if v is values[part]), None)
             if name is not None:
                 self.same[part] = name
-        return given
+        return results
 
     def model(self) -> Model:
-        """See from_inference_gym."""
+        """The target as a Model."""
         reports = len(self.same) == len(self.parts)
         renamed = {part: self.same[part] if reports else part for part in self.parts}
         variables = tuple(
@@ -223,7 +223,7 @@ class _Gym:
 
         def generated(values: Mapping[str, Any]) -> dict[str, Any]:
             by_transformation = self.transformed(by_part(values))
-            return {n: v for found in by_transformation.values() for n, v in found.items() if n in further}
+            return {n: v for arrays in by_transformation.values() for n, v in arrays.items() if n in further}
 
         truths, labels = self.ground_truth()
         return Model(
@@ -241,7 +241,7 @@ class _Gym:
         )
 
     def ground_truth(self) -> tuple[dict[str, Any], dict[str, list[str]]]:
-        """By reported name: axes, and an array [statistic, *shape] in which what is not known is NaN."""
+        """By reported name: axes, and an array [statistic, *shape] in which unknown numbers are NaN."""
         tables: dict[str, Any] = {}
         for key, transformation in self.target.sample_transformations.items():
             for row, statistic in enumerate(STATISTICS):
@@ -249,34 +249,34 @@ class _Gym:
                     shape = tuple(self.reported[name].shape)
                     table = tables.setdefault(name, np.full((len(STATISTICS), *shape), np.nan))
                     table[row] = value
-        found = {}
+        truths = {}
         for name, table in tables.items():
             axes = self.dims.get(name, tuple(f"{name}_dim_{axis}" for axis in range(table.ndim - 1)))
-            found[name] = (("statistic", *((axes,) if isinstance(axes, str) else axes)), table)
-        return found, {"statistic": list(STATISTICS)} if found else {}
+            truths[name] = (("statistic", *((axes,) if isinstance(axes, str) else axes)), table)
+        return truths, {"statistic": list(STATISTICS)} if truths else {}
 
-    def _truths(self, transformation: str, given: Any) -> dict[str, Any]:
-        """Of a transformation: what is known, by reported name. Raises ModelError where it has another shape."""
-        if given is None:
+    def _truths(self, transformation: str, truth: Any) -> dict[str, Any]:
+        """The ground truths of a transformation, by reported name. Raises ModelError where one has another shape."""
+        if truth is None:
             return {}
-        found = {_reported_name(transformation, leaf.path): np.asarray(leaf.value) for leaf in leaves(given)}
-        there = self.arrays[transformation]
+        arrays = {_reported_name(transformation, leaf.path): np.asarray(leaf.value) for leaf in leaves(truth)}
+        names = self.arrays[transformation]
         if (
-            list(found) == [transformation] != there
+            list(arrays) == [transformation] != names
         ):  # of parts that the truth has in one array (ConvectionLorenzBridge)
-            found = dict(zip(there, found[transformation], strict=True))
-        for name, value in found.items():
-            shape = tuple(self.reported[name].shape) if name in there else None
+            arrays = dict(zip(names, arrays[transformation], strict=True))
+        for name, value in arrays.items():
+            shape = tuple(self.reported[name].shape) if name in names else None
             if value.shape != shape:
                 raise ModelError(
                     f"Model {self.title!r}: the ground truth of {name!r} has shape {value.shape}; its transformation "
-                    f"{transformation!r} gives {', '.join(there)}, of shape {shape}."
+                    f"{transformation!r} gives {', '.join(names)}, of shape {shape}."
                 )
-        return found
+        return arrays
 
 
 def _reported_name(transformation: str, path: tuple[str, ...]) -> str:
-    """Of an array that a transformation gives at a place of its result."""
+    """The reported name of an array that a transformation gives at a place of its result."""
     own = ".".join(path)
     if transformation == "identity":
         return own or transformation

@@ -23,7 +23,7 @@ RADIUS = 2.0
 """Chains start within this distance of the example, in each unconstrained number."""
 
 MOST_DENSE = 64
-"""Numbers of a transformation whose Jacobian matrix is made, where its elements depend on each other."""
+"""The maximum dimension of a transformation whose whole Jacobian matrix is computed."""
 
 _FUNCTIONS = ("generated", "log_likelihood", "predictive", "prior")
 _FIELDS = ("initializer", "observed_data", "constant_data", "of_data", "dims", "coords", *_FUNCTIONS)
@@ -35,13 +35,13 @@ class Layout:
 
     structure: Any
     names: tuple[str, ...]
-    """In JAX's order, which sorts the keys of dicts."""
+    """The names in JAX's order, which sorts the keys of dicts."""
     shapes: dict[str, tuple[int, ...]]
-    """In the user's order."""
+    """The shapes by name, in the user's order."""
 
     @property
     def size(self) -> int:
-        """Numbers in all leaves."""
+        """The number of numbers in all leaves."""
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def tree(self, values: Mapping[str, Any]) -> Tree:
@@ -72,7 +72,7 @@ def from_jax(
     dtype: DType = "float32",
     **fields: Any,
 ) -> Model:
-    """See Model.from_jax. Chains start within 2 of the example, in unconstrained numbers.
+    """`Model.from_jax`: a Model of a JAX function. Chains start within 2 of the example, in unconstrained numbers.
 
     transform: without its inverse the unconstrained tree has the example's shapes, and chains start within 2 of zero.
     log_jacobian: of the unconstrained tree, the logarithm of the Jacobian's determinant; without it automatic
@@ -97,8 +97,8 @@ def from_jax(
             raise ModelError(f"Model {title!r}: give supports or a transform, not both.")
         change = _change_of(title, transform, inverse, log_jacobian, example, values, dtype)
         return _transformed(title, log_density, change, dtype, fields)
-    for role, given in (("inverse", inverse), ("log_jacobian", log_jacobian)):
-        if given is not None:
+    for role, function in (("inverse", inverse), ("log_jacobian", log_jacobian)):
+        if function is not None:
             raise ModelError(f"Model {title!r}: {role} is that of a transform, which is not given.")
     if not isinstance(supports, Mapping | None):
         raise ModelError(f"Model {title!r}: supports is {shown(supports)}; expected supports by the name of a part.")
@@ -145,11 +145,11 @@ def _tree_by_name(function: Callable[..., Any], layout: Layout, seed: Any) -> An
     return layout.by_name(function(seed))
 
 
-def _on_tree(role: str, given: Any, layout: Layout) -> Any:
+def _on_tree(role: str, field: Any, layout: Layout) -> Any:
     """A field of a Model, whose functions of values by name call those of trees."""
-    if role not in _FUNCTIONS or given is None:
-        return given
-    return functools.partial(_tree_by_name if role == "prior" else _of_tree, given, layout)
+    if role not in _FUNCTIONS or field is None:
+        return field
+    return functools.partial(_tree_by_name if role == "prior" else _of_tree, field, layout)
 
 
 def _variable(
@@ -157,9 +157,9 @@ def _variable(
 ) -> Variable:
     """A leaf as a variable: of a support, whose shape is the leaf's, where one is declared."""
     if declared is not None and not isinstance(declared, Parameter):
-        made = " (call it, as in `positive()`)" if callable(declared) else ""
+        hint = " (call it, as in `positive()`)" if callable(declared) else ""
         raise ModelError(
-            f"Model {title!r}: supports[{name!r}] is {shown(declared)}{made}; expected one such as `positive()`."
+            f"Model {title!r}: supports[{name!r}] is {shown(declared)}{hint}; expected one such as `positive()`."
         )
     axes = tuple(dims) if dims is not None else declared.dims if declared is not None else None
     if declared is None:
@@ -226,26 +226,26 @@ def _named_path(prefix: str, path: tuple[Any, ...]) -> str:
 
 def _checked(title: str, name: str, leaf: Any, dtype: DType) -> tuple[int, ...]:
     """The shape of a leaf; raises ModelError for one that is no array of finite real numbers."""
-    here = f"Model {title!r}: the part {name!r} of its example"
+    subject = f"Model {title!r}: the part {name!r} of its example"
     expected = "expected a real number or an array of real numbers"
     try:
         array = np.asarray(leaf)
     except Exception:
-        raise ModelError(f"{here} is {shown(leaf)}; {expected}.") from None
+        raise ModelError(f"{subject} is {shown(leaf)}; {expected}.") from None
     kind = array.dtype.kind
     if array.dtype.name == "bfloat16":
         kind = "f"
     if kind in "biu" and not (isinstance(leaf, int) and not isinstance(leaf, bool)):
         raise ModelError(
-            f"{here} has dtype {array.dtype}, but discrete parameters cannot be sampled; sum them out, or {expected}, "
-            "as 0.0."
+            f"{subject} has dtype {array.dtype}, but discrete parameters cannot be sampled; sum them out, or "
+            f"{expected}, as 0.0."
         )
     if kind not in "fiu":
-        raise ModelError(f"{here} is {shown(leaf)}; {expected}.")
+        raise ModelError(f"{subject} is {shown(leaf)}; {expected}.")
     with np.errstate(over="ignore"):
         numbers = array.astype(dtype)
     if not np.isfinite(numbers).all():
-        raise ModelError(f"{here} is not finite in {dtype}; {expected}, at which the density is finite.")
+        raise ModelError(f"{subject} is not finite in {dtype}; {expected}, at which the density is finite.")
     return tuple(array.shape)
 
 
@@ -254,18 +254,18 @@ def _checked(title: str, name: str, leaf: Any, dtype: DType) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class _Change:
-    """A transformation with what belongs to it."""
+    """A transformation of the user's, with its Jacobian and the layouts of both trees."""
 
     transform: Callable[[Tree], Tree]
     inverse: Callable[[Tree], Tree] | None
     log_jacobian: Callable[[Mapping[str, Any]], Any]
-    """Of unconstrained arrays by name."""
+    """The log-Jacobian, a function of unconstrained arrays by name."""
     free: Layout
-    """Of the unconstrained tree."""
+    """The layout of the unconstrained tree."""
     values: Layout
-    """Of what it makes of it."""
+    """The layout of the tree of values."""
     start: NDArray[Any]
-    """[dimension], unconstrained."""
+    """Where chains start: [dimension], unconstrained."""
 
     def __call__(self, unconstrained: Mapping[str, Any]) -> Tree:
         """The tree of values."""
@@ -299,11 +299,11 @@ def _change_of(
         if function is not None and not callable(function):
             raise ModelError(f"Model {title!r}: {role} is {shown(function)}; expected a function.")
     numbers = {name: np.asarray(leaf, dtype) for name, leaf in values.by_name(example).items()}
-    given = np.concatenate([numbers[name].reshape(-1) for name in values.shapes])
+    vector = np.concatenate([numbers[name].reshape(-1) for name in values.shapes])
     free, start = values, np.zeros(values.size, dtype)
     if inverse is not None:
         try:
-            back = library.call(lambda x: inverse(values.tree(_cut(x, values))), library.tensor(given))
+            back = library.call(lambda x: inverse(values.tree(_cut(x, values))), library.tensor(vector))
         except Exception as error:
             raise failed(title, "its inverse, given the example,", error) from error
         free = layout_of(title, back, dtype)
@@ -318,11 +318,11 @@ def _change_of(
     except Exception as error:
         raise failed(title, "its transform, given a tree of real numbers,", error) from error
     if inverse is not None:
-        found = np.asarray(library.call(flat, at))
-        if not np.allclose(found, given, rtol=1e-3, atol=1e-3):
+        round_trip = np.asarray(library.call(flat, at))
+        if not np.allclose(round_trip, vector, rtol=1e-3, atol=1e-3):
             raise ModelError(
-                f"Model {title!r}: its transform of its inverse of the example is {shown(found.tolist())}; expected "
-                f"the example, {shown(given.tolist())}."
+                f"Model {title!r}: its transform of its inverse of the example is {shown(round_trip.tolist())}; "
+                f"expected the example, {shown(vector.tolist())}."
             )
     if log_jacobian is not None:
         of_tree: Callable[[Mapping[str, Any]], Any] = functools.partial(_given_log_jacobian, log_jacobian, free)
@@ -356,16 +356,16 @@ def _flat(transform: Callable[[Tree], Tree], free: Layout, values: Layout, x: An
 
 def _cut(x: Any, layout: Layout) -> dict[str, Any]:
     """A vector's parts by name."""
-    found, start = {}, 0
+    parts, start = {}, 0
     for name, shape in layout.shapes.items():
         stop = start + math.prod(shape)
-        found[name] = x[start:stop].reshape(shape)
+        parts[name] = x[start:stop].reshape(shape)
         start = stop
-    return found
+    return parts
 
 
 def _is_elementwise(flat: Callable[[Any], Any], start: NDArray[Any]) -> bool:
-    """Whether each number is made of the one at its place: then J v = (J 1) v for any v."""
+    """Whether each result depends only on the number at its own place: then J v = (J 1) v for any v."""
     import jax
 
     library: Any = tensor_library("jax")
@@ -378,8 +378,8 @@ def _is_elementwise(flat: Callable[[Any], Any], start: NDArray[Any]) -> bool:
     for _ in range(2):
         x = library.tensor((start + rng.uniform(-1, 1, start.size)).astype(start.dtype))
         direction = library.tensor(rng.uniform(1, 2, start.size).astype(start.dtype))
-        expected, found = map(np.asarray, compiled(x, direction))
-        if not np.allclose(found, expected, rtol=1e-4, atol=1e-6):
+        expected, actual = map(np.asarray, compiled(x, direction))
+        if not np.allclose(actual, expected, rtol=1e-4, atol=1e-6):
             return False
     return True
 
@@ -418,8 +418,8 @@ def _transformed(
         fields.pop("dims", None) or {}
     )
     rest: dict[str, Any] = {
-        role: functools.partial(_of_values, given, change) if role in _FUNCTIONS and given is not None else given
-        for role, given in fields.items()
+        role: functools.partial(_of_values, field, change) if role in _FUNCTIONS and field is not None else field
+        for role, field in fields.items()
     }
     return Model(
         name=title,

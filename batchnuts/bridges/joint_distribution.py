@@ -33,20 +33,20 @@ def from_joint_distribution(
     initializer: Initializer | None = None,
     **named: Any,
 ) -> Model:
-    """See Model.from_joint_distribution."""
+    """`Model.from_joint_distribution`: a Model of a joint distribution of TensorFlow Probability."""
     import_tfp()
     joint, pins = _unpinned(distribution)
     title = name or str(joint.name)
-    given = {**dict(pinned or {}), **named}
-    if again := sorted(given.keys() & pins.keys()):
-        raise ModelError(f"Model {title!r}: {again[0]!r} is pinned already; leave it out, or unpin it before.")
-    parts = Parts.of(title, joint, {**pins, **given})
+    new_pins = {**dict(pinned or {}), **named}
+    if repeated := sorted(new_pins.keys() & pins.keys()):
+        raise ModelError(f"Model {title!r}: {repeated[0]!r} is pinned already; leave it out, or unpin it before.")
+    parts = Parts.of(title, joint, {**pins, **new_pins})
     axes, labels = checked_dims(f"Model {title!r}", dims), checked_labels(f"Model {title!r}", coords)
-    known = [leaf for part in parts.all for leaf in part.names]
-    if unknown := [key for key in axes if key not in known]:
+    names = [leaf for part in parts.all for leaf in part.names]
+    if unknown := [key for key in axes if key not in names]:
         raise ModelError(
-            sentence(f"Model {title!r}: dims has {unknown[0]!r}, which is no part{nearest(unknown[0], known)}")
-            + f" The parts are {', '.join(known)}."
+            sentence(f"Model {title!r}: dims has {unknown[0]!r}, which is no part{nearest(unknown[0], names)}")
+            + f" The parts are {', '.join(names)}."
         )
     observed = {
         leaf: (axes.get(leaf, tuple(f"{leaf}_dim_{axis}" for axis in range(np.ndim(value)))), np.asarray(value))
@@ -55,13 +55,13 @@ def from_joint_distribution(
     }
     supports = parts.supports()
     functions = parts.functions_of_draws()
-    made = (
+    fields = (
         _of_real_numbers(parts, functions, initializer)
         if supports is None
         else {**_of_parts(parts, supports, axes, labels), **functions, "initializer": initializer}
     )
     return Model(
-        name=title, dtype=parts.dtype, observed_data=observed, coords=labels, dims=axes, structured=True, **made
+        name=title, dtype=parts.dtype, observed_data=observed, coords=labels, dims=axes, structured=True, **fields
     )
 
 
@@ -74,8 +74,8 @@ def _unpinned(distribution: Any) -> tuple[Any, dict[str, Any]]:
         return distribution.distribution, dict(distribution.pins)
     if isinstance(distribution, tfd.JointDistribution):
         return distribution, {}
-    found = f"{type(distribution).__module__}.{type(distribution).__name__}"
-    if "substrates.jax" in found:
+    type_name = f"{type(distribution).__module__}.{type(distribution).__name__}"
+    if "substrates.jax" in type_name:
         advice = "It is one for JAX: give its log_prob to Model.from_function"
     elif callable(distribution) and not isinstance(distribution, tfd.Distribution):
         advice = "Decorate a generator function with @tfd.JointDistributionCoroutineAutoBatched, and give the result"
@@ -84,7 +84,7 @@ def _unpinned(distribution: Any) -> tuple[Any, dict[str, Any]]:
     raise ModelError(
         f"Model.from_joint_distribution takes a joint distribution of TensorFlow Probability "
         f"(tfd.JointDistributionNamed, ...Coroutine, ...Sequential, their AutoBatched variants, or a pinned one), "
-        f"found {found}. {advice}."
+        f"found {type_name}. {advice}."
     )
 
 
@@ -121,12 +121,12 @@ def _of_real_numbers(
 
     def starts(rng: np.random.Generator, chains: int) -> Any:
         assert initializer is not None
-        given = initializer(rng, chains)
-        return real.inverse_of_starts(given) if isinstance(given, Mapping) else given
+        values = initializer(rng, chains)
+        return real.inverse_of_starts(values) if isinstance(values, Mapping) else values
 
-    made = {role: of_draw(function) for role, function in functions.items() if role != "prior"}
+    fields = {role: of_draw(function) for role, function in functions.items() if role != "prior"}
     if "prior" in functions:
-        made["prior"] = lambda seed: real.inverse(functions["prior"](seed))
+        fields["prior"] = lambda seed: real.inverse(functions["prior"](seed))
     return {
         "variables": real.variables,
         "dimension": sum(variable.free for variable in real.variables),
@@ -135,7 +135,7 @@ def _of_real_numbers(
         "natural_scale": lambda: real.natural_scale,
         "reports_variables": False,
         "initializer": None if initializer is None else starts,
-        **made,
+        **fields,
     }
 
 
@@ -145,10 +145,10 @@ class _RealNumbers:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         held = {part.name: part.structure for part in parts.pinned}
-        self.given = parts.joint.experimental_pin(**held) if held else parts.joint
+        self.pinned_joint = parts.joint.experimental_pin(**held) if held else parts.joint
         try:
-            self.bijector = self.given.experimental_default_event_space_bijector()
-            self.like = self.bijector.inverse_event_shape(self.given.event_shape)
+            self.bijector = self.pinned_joint.experimental_default_event_space_bijector()
+            self.like = self.bijector.inverse_event_shape(self.pinned_joint.event_shape)
             self.ranks = [len(shape) for shape in self._shapes()]
         except Exception as error:
             raise failed(parts.title, "the joint bijector of its parts", error) from error
@@ -157,18 +157,20 @@ class _RealNumbers:
 
     def _shapes(self) -> list[tuple[int, ...]]:
         return [
-            tuple(int(n) for n in leaf.value) for part in self.given._model_flatten(self.like) for leaf in leaves(part)
+            tuple(int(n) for n in leaf.value)
+            for part in self.pinned_joint._model_flatten(self.like)
+            for leaf in leaves(part)
         ]
 
     def _structure(self, flat: list[Any]) -> Any:
-        """Of the arrays of all leaves, one for each free part, nested as they are."""
+        """The nested structure of the arrays of all leaves, one for each free part."""
         rest = iter(flat)
         packed = [part.packed({leaf: next(rest) for leaf in part.names}) for part in self.parts.free]
-        return self.given._model_unflatten(packed)
+        return self.pinned_joint._model_unflatten(packed)
 
     def _flat(self, structure: Any) -> dict[str, Any]:
-        found = [leaf.value for part in self.given._model_flatten(structure) for leaf in leaves(part)]
-        return dict(zip(self.names, found, strict=True))
+        values = [leaf.value for part in self.pinned_joint._model_flatten(structure) for leaf in leaves(part)]
+        return dict(zip(self.names, values, strict=True))
 
     def natural(self, values: Values) -> dict[str, Any]:
         """The values of the parts."""
@@ -180,7 +182,7 @@ class _RealNumbers:
         return natural, self.parts.log_density(natural)
 
     def inverse(self, values: Values) -> dict[str, Any]:
-        """The real numbers of the parts' values."""
+        """The real numbers that the parts' values come from."""
         return self._flat(self.bijector.inverse(self._structure([values[name] for name in self.names])))
 
     def inverse_of_starts(self, values: Values) -> dict[str, Any]:
@@ -197,7 +199,7 @@ class _RealNumbers:
         }
 
     def log_density(self, values: Values) -> Any:
-        """With the Jacobian."""
+        """The log-density with the Jacobian."""
         x = self._structure([values[name] for name in self.names])
         log_jacobian = self.bijector.forward_log_det_jacobian(x, self._structure(self.ranks))
         return self.parts.log_density(self._flat(self.bijector.forward(x))) + log_jacobian

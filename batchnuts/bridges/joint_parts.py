@@ -20,10 +20,10 @@ from batchnuts.mcmc.model.supports import Support
 from batchnuts.settings.schema import nearest, sentence
 
 Values = Mapping[str, Any]
-"""By the name of a leaf: its array."""
+"""Arrays by the names of leaves."""
 
 _SEED = (1, 2)
-"""For the draw that shows shapes."""
+"""The seed of the draw that shows shapes."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Part:
 
     name: str
     distribution: Any
-    """Given the draw."""
+    """The part's distribution, given the draw."""
     structure: Any
-    """A drawn value, or what it is pinned to."""
+    """A drawn value, or the value that it is pinned to."""
     saved: str
     """Its name in files, which exclude slashes."""
     names: tuple[str, ...]
@@ -48,7 +48,7 @@ class Part:
         return self.names != (self.saved,)
 
     def packed(self, values: Values) -> Any:
-        """Its value, of those of the leaves."""
+        """Its value, from values of the leaves."""
         import tensorflow as tf
 
         if not self.nested:
@@ -67,7 +67,7 @@ class Parts:
 
     @classmethod
     def of(cls, title: str, joint: Any, pins: Mapping[str, Any]) -> Parts:
-        """Raises ModelError for names, shapes and dtypes that do not fit, and for a model that cannot be drawn from."""
+        """The parts of a joint distribution. Raises ModelError for names, shapes, dtypes or draws that fail."""
         try:
             names = list(joint._flat_resolve_names())
             distributions, draw = joint.sample_distributions(seed=_SEED)
@@ -81,12 +81,12 @@ class Parts:
                 sentence(f"Model {title!r}: it has no part {unknown[0]!r} to pin{nearest(unknown[0], names)}")
                 + f" Its parts are {', '.join(names)}."
             )
-        found = []
+        all_parts = []
         saved = names_in_files(title, "part", names)
         for name, distribution, value in zip(names, flat, drawn, strict=True):
             structure = _as_drawn(title, name, pins[name], value) if name in pins else value
             inside = list(leaves(structure))
-            found.append(
+            all_parts.append(
                 Part(
                     name,
                     distribution,
@@ -97,7 +97,7 @@ class Parts:
                     name in pins,
                 )
             )
-        free = [part for part in found if not part.pinned]
+        free = [part for part in all_parts if not part.pinned]
         for part in free:
             if type(part.distribution).__name__ in ("Deterministic", "VectorDeterministic"):
                 raise ModelError(
@@ -111,22 +111,22 @@ class Parts:
         dtypes = {leaf: value.dtype for part in free for leaf, value in zip(part.names, part.values, strict=True)}
         dtype = one_dtype(title, dtypes)
         refuse_discrete(title, {part.name: part.distribution for part in free})
-        parts = cls(title, joint, tuple(found), dtype)
+        parts = cls(title, joint, tuple(all_parts), dtype)
         parts.check_density()
         return parts
 
     @property
     def free(self) -> list[Part]:
-        """Those that are sampled."""
+        """The parts that are sampled."""
         return [part for part in self.all if not part.pinned]
 
     @property
     def pinned(self) -> list[Part]:
-        """Those that are data."""
+        """The parts that are data."""
         return [part for part in self.all if part.pinned]
 
     def structure(self, values: Values) -> Any:
-        """What the joint distribution takes, of the leaves of free parts."""
+        """The argument of the joint distribution, from the leaves of free parts."""
         flat = [part.structure if part.pinned else part.packed(values) for part in self.all]
         return self.joint._model_unflatten(flat)
 
@@ -139,7 +139,7 @@ class Parts:
         return {leaf: value for part in self.free for leaf, value in zip(part.names, part.values, strict=True)}
 
     def check_density(self) -> None:
-        """Raise ModelError unless it is a scalar."""
+        """Raise ModelError unless the log-density is a scalar."""
         try:
             value = self.log_density(self.drawn())
         except Exception as error:
@@ -157,7 +157,7 @@ class Parts:
             )
 
     def supports(self) -> list[Support] | None:
-        """One for each free part; None where one depends on another part. Raises ModelError for one without."""
+        """The support of each free part; None where one depends on another part. ModelError for a part without one."""
         bijectors = []
         for part in self.free:
             try:
@@ -185,13 +185,13 @@ class Parts:
         import tensorflow as tf
 
         with self.graph() as (inputs, flat):
-            made = []
+            tensors = []
             for part in moved:
                 bijector = flat[part.name].experimental_default_event_space_bijector()
                 before = bijector.inverse_event_shape(part.values[0].shape)
                 x = tf.zeros(before, part.values[0].dtype)
-                made += [bijector.forward(x), bijector.forward_log_det_jacobian(x, before.rank)]
-        return _depend(made, [x for part in self.free for x in tf.nest.flatten(inputs[part.name])])
+                tensors += [bijector.forward(x), bijector.forward_log_det_jacobian(x, before.rank)]
+        return _depend(tensors, [x for part in self.free for x in tf.nest.flatten(inputs[part.name])])
 
     @contextmanager
     def graph(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -210,7 +210,7 @@ class Parts:
     def functions_of_draws(self) -> dict[str, Any]:
         """The fields `prior`, `predictive` and `log_likelihood`, as far as the distributions have what they need."""
         held = self.needed_by_free()
-        names = [part.name for part in self.pinned if all(part is not other for other in held)]
+        names = [part.name for part in self.pinned if all(part is not needed for needed in held)]
 
         def values_of(structure: Any, parts: list[Part]) -> dict[str, Any]:
             flat = dict(zip([p.name for p in self.all], self.joint._model_flatten(structure), strict=True))
@@ -219,9 +219,9 @@ class Parts:
             }
 
         def drawn(values: Values, seed: Any) -> Any:
-            given = {part.name: part.structure for part in held}
-            given |= {part.name: part.packed(values) for part in self.free if part.names[0] in values}
-            return self.joint.sample(seed=seed, **given)
+            pins = {part.name: part.structure for part in held}
+            pins |= {part.name: part.packed(values) for part in self.free if part.names[0] in values}
+            return self.joint.sample(seed=seed, **pins)
 
         def prior(seed: Any) -> dict[str, Any]:
             return values_of(drawn({}, seed), self.free)
@@ -235,10 +235,10 @@ class Parts:
             flat = dict(zip([p.name for p in self.all], self.joint._model_flatten(distributions), strict=True))
             return {part.saved: _pointwise(flat[part.name], part) for part in self.pinned if part.name in names}
 
-        found: dict[str, Any] = {"prior": prior}
+        functions: dict[str, Any] = {"prior": prior}
         if names:
-            found |= {"predictive": predictive, "log_likelihood": log_likelihood}
-        return {role: function for role, function in found.items() if self.works(role, function)}
+            functions |= {"predictive": predictive, "log_likelihood": log_likelihood}
+        return {role: function for role, function in functions.items() if self.works(role, function)}
 
     def works(self, role: str, function: Callable[..., Any]) -> bool:
         """Whether a function of a draw can be computed; a distribution may have no sampler that takes a seed."""
@@ -267,28 +267,28 @@ class Parts:
         return [part for part in before if _depend(densities, tf.nest.flatten(inputs[part.name]))]
 
 
-def _as_drawn(title: str, name: str, given: Any, drawn: Any) -> Any:
+def _as_drawn(title: str, name: str, data: Any, drawn: Any) -> Any:
     """Data for a part, as tensors of the dtype and shape of a draw of it; raises ModelError where they do not fit."""
     import tensorflow as tf
 
     if any(leaf.path for leaf in leaves(drawn)):
         try:
-            tf.nest.assert_same_structure(drawn, given)
+            tf.nest.assert_same_structure(drawn, data)
         except (TypeError, ValueError):
             raise ModelError(
-                f"Model {title!r}: the data for its part {name!r} are a {type(given).__name__}; expected a structure "
+                f"Model {title!r}: the data for its part {name!r} are a {type(data).__name__}; expected a structure "
                 f"like {tf.nest.map_structure(lambda x: tuple(x.shape), drawn)} (shapes)."
             ) from None
-        flat = [_as_drawn(title, name, g, d) for g, d in zip(tf.nest.flatten(given), tf.nest.flatten(drawn))]
+        flat = [_as_drawn(title, name, g, d) for g, d in zip(tf.nest.flatten(data), tf.nest.flatten(drawn))]
         return tf.nest.pack_sequence_as(drawn, flat)
     dtype, shape = drawn.dtype, tuple(drawn.shape)
     try:
-        array = np.asarray(given)
+        array = np.asarray(data)
         if array.dtype.kind not in "biuf":
             raise TypeError
     except (TypeError, ValueError):
         raise ModelError(
-            f"Model {title!r}: the data for its part {name!r} are a {type(given).__name__}, which is no array of "
+            f"Model {title!r}: the data for its part {name!r} are a {type(data).__name__}, which is no array of "
             "numbers."
         ) from None
     if array.shape != shape:

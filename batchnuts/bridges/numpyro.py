@@ -33,7 +33,7 @@ with NUMPYRO.importing():
     from numpyro import distributions
 
     from batchnuts.bridges import numpyro_traces as traces
-    from batchnuts.bridges.numpyro_sites import AxisNames, Found, found_sites
+    from batchnuts.bridges.numpyro_sites import AxisNames, Sites, sites_of
 
 OPTIONS = ("name", "dtype", "dims", "coords", "init_strategy")
 """Keywords that are not the model's."""
@@ -49,7 +49,7 @@ def from_numpyro(
     init_strategy: Callable[..., Any] | None = None,
     **kwargs: Any,
 ) -> Model:
-    """See Model.from_numpyro. Axes have the names of plates; `dims` names others.
+    """`Model.from_numpyro`: a Model of one of NumPyro. Axes have the names of plates; `dims` names others.
 
     Draws of the prior are made by running the model, unless it has factors or a prior that cannot be drawn. dtype:
     NumPyro computes in it, whatever `jax_enable_x64` says. init_strategy: by default uniform on (-2, 2) in
@@ -62,15 +62,15 @@ def from_numpyro(
     _check_data(title, args, kwargs, dtype)
     _check_numbers(title, {f"the variable {key!r}": value for key, value in _around(model).items()}, dtype)
     bound: traces.Bound = (model, args, kwargs)
-    found = found_sites(title, bound, dtype)
-    users = traces.Users(model, found.parts, found.empty, found.saved)
+    sites = sites_of(title, bound, dtype)
+    users = traces.Users(model, sites.parts, sites.empty, sites.saved)
     bound = (users, args, kwargs)
-    names = AxisNames(title, found, checked_dims(f"Model {title!r}", dims))
+    names = AxisNames(title, sites, checked_dims(f"Model {title!r}", dims))
     names.check_labels(checked_labels(f"Model {title!r}", coords))
     seed = np.zeros(2, "uint32")
-    zeros = {traces.free_name(name): np.zeros(shape, dtype) for name, shape in found.free.items()}
+    zeros = {traces.free_name(name): np.zeros(shape, dtype) for name, shape in sites.free.items()}
     functions: dict[str, Any] = {}
-    if any(site.kind == "observed" for site in found.sites):
+    if any(site.kind == "observed" for site in sites.sites):
         functions["log_likelihood"] = functools.partial(traces.log_likelihood, *bound)
         predictive = functools.partial(traces.predictive, *bound)
 
@@ -79,17 +79,17 @@ def from_numpyro(
 
         if can_be_traced(title, "posterior predictive draws", predict, seed, *zeros.values()):
             functions["predictive"] = predictive
-            functions["of_data"] = _computed_of_data(bound, found, zeros, seed)
-    improper = [site.name for site in found.sites if site.improper]
+            functions["of_data"] = _computed_of_data(bound, sites, zeros, seed)
+    improper = [site.name for site in sites.sites if site.improper]
     if improper:
         say(f"Model {title!r}: there will be no draws of the prior, since that of {improper[0]!r} is improper.")
-    elif not any(site.kind == "factor" for site in found.sites):
+    elif not any(site.kind == "factor" for site in sites.sites):
         prior = functools.partial(traces.prior, *bound)
         if can_be_traced(title, "draws of the prior", lambda seed, _: prior(seed), seed, np.zeros((), dtype)):
             functions["prior"] = functools.partial(in_dtype, prior, dtype)
-    if not any(site.kind in ("observed", "factor") for site in found.sites):
+    if not any(site.kind in ("observed", "factor") for site in sites.sites):
         say(f"Model {title!r}: no site is observed and there is no factor, so its draws are those of the prior.")
-    reported = [site.name for site in found.sites if site.kind in ("latent", "deterministic")]
+    reported = [site.name for site in sites.sites if site.kind in ("latent", "deterministic")]
     return Model(
         name=title,
         log_density=functools.partial(traces.log_density, *bound),
@@ -101,7 +101,7 @@ def from_numpyro(
         natural_scale=lambda: functools.partial(traces.natural_scale, *bound),
         library="jax",
         initializer=None if init_strategy is None else _initializer(title, bound, init_strategy, dtype),
-        observed_data=_observed_data(bound, found, names, dtype),
+        observed_data=_observed_data(bound, sites, names, dtype),
         generated=functools.partial(traces.constrained, *bound),
         dims={name: names.of(name) for name in reported},
         coords=checked_labels(f"Model {title!r}", coords),
@@ -155,33 +155,33 @@ def _refuse_others(model: Any) -> None:
 
 def _check_arguments(title: str, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     function = _users_function(model)
-    given = model if isinstance(model, functools.partial) else function
+    target = model if isinstance(model, functools.partial) else function
     try:
-        signature = inspect.signature(given)
+        signature = inspect.signature(target)
     except (TypeError, ValueError):
         return
-    taken = [option for option in OPTIONS if option in signature.parameters]
+    clashing = [option for option in OPTIONS if option in signature.parameters]
     if isinstance(model, functools.partial):
-        taken = [option for option in taken if option not in model.keywords]
-    if taken:
+        clashing = [option for option in clashing if option not in model.keywords]
+    if clashing:
         raise ModelError(
-            f"Model {title!r}: its argument {taken[0]!r} has the name of an option of from_numpyro; bind it "
-            f"beforehand: functools.partial({title}, {taken[0]}=...)."
+            f"Model {title!r}: its argument {clashing[0]!r} has the name of an option of from_numpyro; bind it "
+            f"beforehand: functools.partial({title}, {clashing[0]}=...)."
         )
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
         unknown = next((key for key in kwargs if key not in signature.parameters), "")
-        said = str(error)
+        reason = str(error)
         if unknown:
-            said = f"it has no argument {unknown!r}{nearest(unknown, (*signature.parameters, *OPTIONS))}"
+            reason = f"it has no argument {unknown!r}{nearest(unknown, (*signature.parameters, *OPTIONS))}"
         elif any(map(_is_key, args)):
-            said += "; leave out the key: a run takes its random numbers from a seed, sample_chains(..., seed=1)"
-        raise ModelError(f"Model {title!r} takes {signature}, but the arguments given do not fit: {said}.") from None
+            reason += "; leave out the key: a run takes its random numbers from a seed, sample_chains(..., seed=1)"
+        raise ModelError(f"Model {title!r} takes {signature}, but the arguments given do not fit: {reason}.") from None
 
 
 def _is_key(value: Any) -> bool:
-    """Whether it is a key of jax.random, in the new style or [2] of uint32."""
+    """Whether a value is a key of jax.random, in the new style or [2] of uint32."""
     if not isinstance(value, jax.Array):
         return False
     of_new_style = bool(jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key))
@@ -203,7 +203,7 @@ def _check_data(title: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], dt
 
 def _check_numbers(title: str, data: Mapping[str, Any], dtype: DType) -> None:
     """Raise ModelError for numbers that JAX without 64 bits would silently wrap or turn into infinity."""
-    for what, leaf in data.items():
+    for name, leaf in data.items():
         kind = getattr(getattr(leaf, "dtype", None), "kind", "")
         if dtype == "float64" or not isinstance(leaf, (np.ndarray, np.generic, jax.Array)) or kind not in "iuf":
             continue
@@ -215,7 +215,7 @@ def _check_numbers(title: str, data: Mapping[str, Any], dtype: DType) -> None:
         changed = (narrow != array) if kind != "f" else np.isinf(narrow) & np.isfinite(array)
         if changed.any():
             raise ModelError(
-                f"Model {title!r}: {what} ({array.dtype}) has {array[changed].flat[0]}, which "
+                f"Model {title!r}: {name} ({array.dtype}) has {array[changed].flat[0]}, which "
                 f"does not fit into {narrow.dtype}; rescale it, or set dtype='float64'."
             )
 
@@ -230,15 +230,15 @@ def _around(model: Any) -> dict[str, Any]:
     if not inspect.isfunction(function):
         return {}
     read = {i.argval for i in dis.get_instructions(function) if i.opname == "LOAD_GLOBAL"}
-    found = {name: value for name, value in function.__globals__.items() if name in read}
+    variables = {name: value for name, value in function.__globals__.items() if name in read}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # it has no value yet
-            found[name] = cell.cell_contents
-    return found
+            variables[name] = cell.cell_contents
+    return variables
 
 
 def _place(path: tuple[Any, ...]) -> str:
-    """An argument by its name or number."""
+    """The text for an argument, by its name or number."""
     key = path[1]
     return repr(getattr(key, "key", getattr(key, "idx", key)))
 
@@ -246,31 +246,31 @@ def _place(path: tuple[Any, ...]) -> str:
 # What is computed beforehand
 
 
-def _observed_data(bound: traces.Bound, found: Found, names: AxisNames, dtype: DType) -> Data:
+def _observed_data(bound: traces.Bound, sites: Sites, names: AxisNames, dtype: DType) -> Data:
     """The observations by name, with the names of their axes; without those that depend on latent sites."""
-    values = {site.name: found.values[site.name] for site in found.sites if site.kind == "observed"}
+    values = {site.name: sites.values[site.name] for site in sites.sites if site.kind == "observed"}
     computed = sorted(name for name, value in values.items() if isinstance(value, jax.core.Tracer))
     if computed:  # within the model, of data
-        sites = {there: name for name, there in found.saved.items()}
+        originals = {saved: name for name, saved in sites.saved.items()}
 
         def run(key: Any, _: Any) -> list[Any]:
             trace = traces.first_trace(bound, key)
-            return [trace[sites[name]]["value"] for name in computed]
+            return [trace[originals[name]]["value"] for name in computed]
 
         compiled = LIBRARY.compiled(run)
-        first, other = (compiled(traces.key_of(seed), np.zeros((), dtype)) for seed in (0, 1))
-        for name, one, two in zip(computed, first, other, strict=True):
-            values[name] = one
-            if not np.array_equal(one, two, equal_nan=True):
+        first, second = (compiled(traces.key_of(seed), np.zeros((), dtype)) for seed in (0, 1))
+        for name, value, again in zip(computed, first, second, strict=True):
+            values[name] = value
+            if not np.array_equal(value, again, equal_nan=True):
                 del values[name]
     return {name: (names.of(name), np.asarray(value)) for name, value in values.items()}
 
 
 def _computed_of_data(
-    bound: traces.Bound, found: Found, zeros: dict[str, NDArray[Any]], seed: NDArray[Any]
+    bound: traces.Bound, sites: Sites, zeros: dict[str, NDArray[Any]], seed: NDArray[Any]
 ) -> frozenset[str]:
-    """Deterministic sites that change where the observations are others."""
-    names = [site.name for site in found.sites if site.kind == "deterministic"]
+    """The deterministic sites that change where the observations change."""
+    names = [site.name for site in sites.sites if site.kind == "deterministic"]
 
     def drawn_again(seed: Any, *values: Any) -> list[Any]:
         return traces.drawn_again(*bound, dict(zip(zeros, values, strict=True)), names, seed)
@@ -288,21 +288,21 @@ def _initializer(
             f"Model {title!r}: init_strategy is {shown(strategy)}; expected one of numpyro.infer.init_to_*."
         )
 
-    def one(key: Any, _: Any) -> dict[str, Any]:
+    def start_of(key: Any, _: Any) -> dict[str, Any]:
         with traces.HANDLERS:
             trace = traces.first_trace(bound, key, strategy)
             latent = [name for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]]
-            found = bound[0].sampled({name: traces.unconstrained(trace[name]) for name in latent})
-            return {traces.free_name(name): value for name, value in found.items()}
+            values = bound[0].sampled({name: traces.unconstrained(trace[name]) for name in latent})
+            return {traces.free_name(name): value for name, value in values.items()}
 
-    many = LIBRARY.compiled(jax.vmap(one, in_axes=(0, None)))
+    many = LIBRARY.compiled(jax.vmap(start_of, in_axes=(0, None)))
 
     def starts(rng: np.random.Generator, chains: int) -> dict[str, NDArray[Any]]:
         keys = rng.integers(0, 2**32, size=(chains, 2), dtype="uint32")
         try:
-            found = many(keys, np.zeros((), dtype))
+            values = many(keys, np.zeros((), dtype))
         except Exception as error:
             raise failed(title, "its init_strategy", error) from error
-        return {name: np.asarray(value) for name, value in found.items()}
+        return {name: np.asarray(value) for name, value in values.items()}
 
     return starts

@@ -23,7 +23,7 @@ from batchnuts.settings.schema import nearest, sentence, shown
 
 @dataclass(frozen=True)
 class Site:
-    """What is known of a site before any value is."""
+    """What is known of a site before any value is known."""
 
     name: str
     kind: str
@@ -37,8 +37,8 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What is found in one trace of a model."""
+class Sites:
+    """The sites of a model, from one trace of it."""
 
     sites: list[Site]
     """In the model's order."""
@@ -56,7 +56,7 @@ class Found:
     """By the name that a site has in NumPyro: its name in files, and here."""
 
 
-def found_sites(title: str, bound: traces.Bound, dtype: DType) -> Found:
+def sites_of(title: str, bound: traces.Bound, dtype: DType) -> Sites:
     """The model's sites; raises ModelError where it cannot be sampled."""
     sites: list[Site] = []
     observed: dict[str, Any] = {}
@@ -65,7 +65,7 @@ def found_sites(title: str, bound: traces.Bound, dtype: DType) -> Found:
     def run(key: Any, _: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         with traces.WholePlates(title):
             trace = traces.first_trace(bound, key)
-        sites[:] = [site for name, found in trace.items() if (site := _site(title, name, found)) is not None]
+        sites[:] = [site for name, record in trace.items() if (site := _site(title, name, record)) is not None]
         for site in sites:
             if _is_rest_of_observed(site, trace) and (mask := _mask_of(trace[site.name]["fn"])) is not None:
                 masks[site.name] = (mask, tuple(trace[site.name]["fn"].batch_shape))
@@ -87,13 +87,13 @@ def found_sites(title: str, bound: traces.Bound, dtype: DType) -> Found:
         del shapes[name], parts[name]
     sites[:] = [_of_part(site, parts) for site in sites if site.name not in empty]
     for name, part in parts.items():
-        for found in (shapes, free):
-            found[name] = (len(part.places), *found[name][len(part.batch) :])
+        for sizes in (shapes, free):
+            sizes[name] = (len(part.places), *sizes[name][len(part.batch) :])
     if not free:
-        known = ", ".join(f"{site.name} ({site.kind})" for site in sites)
+        listed = ", ".join(f"{site.name} ({site.kind})" for site in sites)
         raise ModelError(
             f"Model {title!r} has no latent site, so there is nothing to sample; "
-            + (f"its sites are {known}." if known else "it has no `numpyro.sample` statement.")
+            + (f"its sites are {listed}." if listed else "it has no `numpyro.sample` statement.")
         )
     for site in sites:
         if site.kind == "latent" and 0 in shapes[site.name]:
@@ -110,7 +110,7 @@ def found_sites(title: str, bound: traces.Bound, dtype: DType) -> Found:
         )
         for site in sites
     ]
-    return Found(
+    return Sites(
         renamed,
         {names[name]: shape for name, shape in shapes.items()},
         in_order,
@@ -126,12 +126,12 @@ def _is_rest_of_observed(site: Site, trace: Mapping[str, Any]) -> bool:
     that a user masks may have a density elsewhere."""
     whole = site.name.removesuffix("_unobserved")
     others = (trace.get(name) for name in (whole, f"{whole}_observed"))
-    value, observed = (None if other is None else other["type"] for other in others)
+    value, observed = (None if beside is None else beside["type"] for beside in others)
     return site.kind == "latent" and site.name != whole and (value, observed) == ("deterministic", "sample")
 
 
 def _mask_of(distribution: Any) -> Any:
-    """What a mask leaves of a site's batch, or None."""
+    """The mask of a site's batch, or None."""
     while isinstance(distribution, distributions.ExpandedDistribution):
         distribution = distribution.base_dist
     return distribution._mask if isinstance(distribution, distributions.MaskedDistribution) else None
@@ -141,17 +141,17 @@ def _parts(bound: traces.Bound, masks: dict[str, tuple[Any, tuple[int, ...]]], d
     """The parts of these sites that are sampled. masks: with batch shapes; one that the model computes counts if it is
     computed of data alone."""
     computed = [name for name, (mask, _) in masks.items() if isinstance(mask, jax.core.Tracer)]
-    known = {name: mask for name, (mask, _) in masks.items() if name not in computed}
+    concrete = {name: mask for name, (mask, _) in masks.items() if name not in computed}
     if computed:
 
         def run(key: Any, _: Any) -> list[Any]:
             trace = traces.first_trace(bound, key)
             return [_mask_of(trace[name]["fn"]) for name in computed]
 
-        first, other = (LIBRARY.compiled(run)(traces.key_of(seed), np.zeros((), dtype)) for seed in (0, 1))
-        same = [name for name, one, two in zip(computed, first, other, strict=True) if np.array_equal(one, two)]
-        known |= {name: mask for name, mask in zip(computed, first, strict=True) if name in same}
-    left = {name: np.broadcast_to(np.asarray(mask), masks[name][1]) for name, mask in known.items()}
+        first, second = (LIBRARY.compiled(run)(traces.key_of(seed), np.zeros((), dtype)) for seed in (0, 1))
+        same = [name for name, a, b in zip(computed, first, second, strict=True) if np.array_equal(a, b)]
+        concrete |= {name: mask for name, mask in zip(computed, first, strict=True) if name in same}
+    left = {name: np.broadcast_to(np.asarray(mask), masks[name][1]) for name, mask in concrete.items()}
     return {
         name: traces.Part(mask.shape, tuple(map(int, np.flatnonzero(mask))))
         for name, mask in left.items()
@@ -166,16 +166,16 @@ def _of_part(site: Site, parts: Mapping[str, traces.Part]) -> Site:
 
 def _site(title: str, name: str, site: Mapping[str, Any]) -> Site | None:
     """One site of a trace, None where it is none to report; raises ModelError for one that cannot be sampled."""
-    here = f"Model {title!r}: its site {name!r}"
+    subject = f"Model {title!r}: its site {name!r}"
     plates = tuple((frame.name, frame.dim, frame.size) for frame in site.get("cond_indep_stack", ()))
     match site["type"]:
         case "param":
             raise ModelError(
-                f"{here} is a `numpyro.param`, which is to be optimized; give it a prior by `numpyro.sample`, or make "
-                "it a constant."
+                f"{subject} is a `numpyro.param`, which is to be optimized; give it a prior by `numpyro.sample`, or "
+                "make it a constant."
             )
         case "mutable":
-            raise ModelError(f"{here} is a `numpyro.mutable`, whose value changes from call to call; leave it out.")
+            raise ModelError(f"{subject} is a `numpyro.mutable`, whose value changes from call to call; leave it out.")
         case "deterministic":
             return Site(name, "deterministic", plates)
         case "sample":
@@ -185,34 +185,34 @@ def _site(title: str, name: str, site: Mapping[str, Any]) -> Site | None:
     distribution = site["fn"]
     if traces.is_factor(distribution):
         return Site(name, "factor")
-    known = (plates, distribution.event_dim, _names_in(site["infer"].get("event_dims", ())))
+    fields = (plates, distribution.event_dim, _names_in(site["infer"].get("event_dims", ())))
     if site["is_observed"]:
-        _check_observed(here, site)
-        return Site(name, "observed", *known)
+        _check_observed(subject, site)
+        return Site(name, "observed", *fields)
     kind = type(traces.innermost(distribution)).__name__
     if distribution.support.is_discrete:
         raise ModelError(
-            f"{here} is a discrete latent variable ({kind}), which NUTS cannot sample; sum it out (a mixture is "
+            f"{subject} is a discrete latent variable ({kind}), which NUTS cannot sample; sum it out (a mixture is "
             "`dist.MixtureSameFamily`, a hidden Markov chain a `jax.lax.scan` of its forward algorithm in "
             "`numpyro.factor`), or observe it. NumPyro's enumeration is not taken over."
         )
     if isinstance(traces.innermost(distribution), distributions.Delta):
-        raise ModelError(f"{here} has a delta distribution; use `numpyro.deterministic` for a value without noise.")
-    return Site(name, "latent", *known, isinstance(traces.innermost(distribution), distributions.ImproperUniform))
+        raise ModelError(f"{subject} has a delta distribution; use `numpyro.deterministic` for a value without noise.")
+    return Site(name, "latent", *fields, isinstance(traces.innermost(distribution), distributions.ImproperUniform))
 
 
-def _check_observed(here: str, site: Mapping[str, Any]) -> None:
+def _check_observed(subject: str, site: Mapping[str, Any]) -> None:
     """Raise ModelError for observations that are no array of numbers, and where value and distribution broadcast to a
     larger shape, as [8, 1] and [8] do to [8, 8].
     """
-    given = site["value"]
-    if hasattr(given, "to_numpy"):
-        raise ModelError(f"{here} has observations in a {_kind_of(given)}; give .to_numpy() of it.")
-    numbers = given.dtype.kind not in "OSUT" if hasattr(given, "dtype") else isinstance(given, (bool, int, float))
+    data = site["value"]
+    if hasattr(data, "to_numpy"):
+        raise ModelError(f"{subject} has observations in a {_kind_of(data)}; give .to_numpy() of it.")
+    numbers = data.dtype.kind not in "OSUT" if hasattr(data, "dtype") else isinstance(data, (bool, int, float))
     if not numbers:
-        found = f"an array of dtype {given.dtype}" if hasattr(given, "dtype") else f"a {type(given).__name__}"
+        kind = f"an array of dtype {data.dtype}" if hasattr(data, "dtype") else f"a {type(data).__name__}"
         raise ModelError(
-            f"{here} has observations that are no array of numbers, but {found}: {shown(given)}. Give an array of "
+            f"{subject} has observations that are no array of numbers, but {kind}: {shown(data)}. Give an array of "
             "numbers, without texts and without None for a missing one."
         )
     value, expected = np.shape(site["value"]), tuple(site["fn"].shape())
@@ -222,7 +222,7 @@ def _check_observed(here: str, site: Mapping[str, Any]) -> None:
         both = None
     if both not in (value, expected):
         raise ModelError(
-            f"{here} has observations of shape {value}, but its distribution has shape {expected} (batch "
+            f"{subject} has observations of shape {value}, but its distribution has shape {expected} (batch "
             f"{tuple(site['fn'].batch_shape)}, event {tuple(site['fn'].event_shape)}); give data of that shape, or "
             "correct plates and other data."
         )
@@ -231,25 +231,25 @@ def _check_observed(here: str, site: Mapping[str, Any]) -> None:
 class AxisNames:
     """Names of axes: a plate's where it runs along one, else those that the user gives, else ArviZ's."""
 
-    def __init__(self, title: str, found: Found, given: Mapping[str, Sequence[str]]) -> None:
-        self._title, self._shapes = title, found.shapes
-        reported = {site.name: site for site in found.sites if site.kind != "factor"}
-        for name, axes in given.items():
+    def __init__(self, title: str, sites: Sites, dims: Mapping[str, Sequence[str]]) -> None:
+        self._title, self._shapes = title, sites.shapes
+        reported = {site.name: site for site in sites.sites if site.kind != "factor"}
+        for name, axes in dims.items():
             if name not in reported:
                 hint = nearest(name, reported) or f"; its sites are {', '.join(reported)}"
                 raise ModelError(sentence(f"Model {title!r}: dims has {name!r}, which is no site of it{hint}"))
-            if len(axes) != len(found.shapes[name]):
+            if len(axes) != len(sites.shapes[name]):
                 raise ModelError(
-                    f"Model {title!r}: dims names {len(axes)} axes of {name!r}, which has shape {found.shapes[name]}."
+                    f"Model {title!r}: dims names {len(axes)} axes of {name!r}, which has shape {sites.shapes[name]}."
                 )
         lengths: dict[str, int] = {}
         self._names: dict[str, tuple[str, ...]] = {}
         for name, site in reported.items():
-            shape = found.shapes[name]
-            axes = list(given.get(name) or _axes_of(site, shape))
+            shape = sites.shapes[name]
+            axes = list(dims.get(name) or _axes_of(site, shape))
             for axis, length in enumerate(shape):
                 of_another = lengths.setdefault(axes[axis], length) != length
-                if name in given and (of_another or axes[axis] in RESERVED):
+                if name in dims and (of_another or axes[axis] in RESERVED):
                     why = f"has {lengths[axes[axis]]} elements elsewhere" if of_another else "is an axis of all draws"
                     raise ModelError(
                         f"Model {title!r}: dims calls an axis of {name!r}, of length {length}, {axes[axis]!r}, which "
@@ -272,11 +272,11 @@ class AxisNames:
         }
         for axis, labels in coords.items():
             if axis not in lengths:
-                known = f"; its axes are {', '.join(lengths)}" if lengths else "; no site has an axis"
+                hint = f"; its axes are {', '.join(lengths)}" if lengths else "; no site has an axis"
                 raise ModelError(
                     sentence(
                         f"Model {self._title!r}: coords has labels of {axis!r}, which is no axis of a site"
-                        f"{nearest(axis, lengths) or known}"
+                        f"{nearest(axis, lengths) or hint}"
                     )
                 )
             length, name = lengths[axis]
@@ -287,12 +287,12 @@ class AxisNames:
                 )
 
 
-def _names_in(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def _names_in(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _axes_of(site: Site, shape: tuple[int, ...]) -> list[str]:
-    """By plates, whose dimensions count from the last axis of a batch; of a deterministic site from the first axis."""
+    """The axes by plates, whose dimensions count from a batch's last axis; of a deterministic site from the first."""
     axes = [f"{site.name}_dim_{axis}" for axis in range(len(shape))]
     events = site.event_dims
     if site.kind == "deterministic" and site.plates:
@@ -317,5 +317,5 @@ def _advice_on(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
 
 
 def _kind_of(table: Any) -> str:
-    """Of pandas or another library: `Series of pandas`."""
+    """The class of a value of pandas or another library, as `Series of pandas`."""
     return f"{type(table).__name__} of {type(table).__module__.partition('.')[0]}"

@@ -20,6 +20,7 @@ from numpyro import distributions
 from numpyro import handlers as effects
 from numpyro.infer import init_to_uniform
 from numpyro.infer import util as infer
+from typing_extensions import override
 
 from batchnuts.mcmc.model.variables import ModelError
 
@@ -32,14 +33,14 @@ class Part:
     batch: tuple[int, ...]
     """The shape of the site's batch, whose elements the mask is of."""
     places: tuple[int, ...]
-    """Those with a density, numbered in the batch."""
+    """The elements with a density, numbered in the batch."""
 
     def of(self, value: Any) -> Any:
-        """[elements, *event] of a value [*batch, *event]."""
+        """The elements [elements, *event] of a value [*batch, *event]."""
         return jnp.reshape(value, (math.prod(self.batch), *value.shape[len(self.batch) :]))[np.array(self.places, int)]
 
     def whole(self, value: Any) -> Any:
-        """[*batch, *event] of a value [elements, *event], with zeros elsewhere."""
+        """The value [*batch, *event] with elements [elements, *event], and zeros elsewhere."""
         empty = jnp.zeros((math.prod(self.batch), *value.shape[1:]), value.dtype)
         return jnp.reshape(empty.at[np.array(self.places, int)].set(value), (*self.batch, *value.shape[1:]))
 
@@ -53,22 +54,22 @@ class Users:
     empty: Mapping[str, tuple[int, ...]]
     """Shapes of the unconstrained values of sites of which nothing is sampled."""
     saved: Mapping[str, str]
-    """By the name of a site: its name in files."""
+    """The names of sites in files, by their own names."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it."""
+        """Run the function."""
         return self.function(*args, **kwargs)
 
     def whole(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Unconstrained values by the names of sites, of those by `free_name`."""
-        sites = {free_name(there): name for name, there in self.saved.items()}
+        """Unconstrained values by the names of sites, from those by `free_name`."""
+        sites = {free_name(in_files): name for name, in_files in self.saved.items()}
         plain = {sites[name]: value for name, value in values.items()}
         dtype = next(iter(plain.values())).dtype
-        found = {name: self.parts[name].whole(x) if name in self.parts else x for name, x in plain.items()}
-        return found | {name: jnp.zeros(shape, dtype) for name, shape in self.empty.items()}
+        whole = {name: self.parts[name].whole(x) if name in self.parts else x for name, x in plain.items()}
+        return whole | {name: jnp.zeros(shape, dtype) for name, shape in self.empty.items()}
 
     def sampled(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Of values by the names of sites, the parts that are sampled, by names in files."""
+        """The parts of sites' values that are sampled, by names in files."""
         return {
             self.saved.get(name, name): self.parts[name].of(value) if name in self.parts else value
             for name, value in values.items()
@@ -97,7 +98,7 @@ def first_trace(bound: Bound, key: Any, strategy: Any = init_to_uniform) -> Any:
 
 
 def innermost(distribution: Any) -> Any:
-    """Without masks, expansions and reinterpreted axes around it."""
+    """The distribution without masks, expansions and reinterpreted axes around it."""
     wrappers = (
         distributions.Independent,
         distributions.ExpandedDistribution,
@@ -125,8 +126,8 @@ def unconstrained(site: Mapping[str, Any]) -> Any:
 class _DefaultKey(numpyro.primitives.Messenger):  # type: ignore[misc]
     """A key for `numpyro.prng_key` statements, as NumPyro's samplers give them."""
 
+    @override
     def process_message(self, msg: dict[str, Any]) -> None:
-        """See numpyro.primitives.Messenger."""
         if msg["type"] == "prng_key" and msg["value"] is None:
             msg["value"] = jax.random.key(0)
 
@@ -138,8 +139,9 @@ class WholePlates(numpyro.primitives.Messenger):  # type: ignore[misc]
         super().__init__()
         self._title = title
 
+    @override
     def process_message(self, msg: dict[str, Any]) -> None:
-        """See numpyro.primitives.Messenger. Raises ModelError for a plate with a random subsample."""
+        """Raise ModelError for a plate with a random subsample."""
         if msg["type"] == "plate" and msg["args"][1] is not None and msg["args"][1] < msg["args"][0]:
             raise ModelError(
                 f"Model {self._title!r}: its plate {msg['name']!r} takes a random subsample of {msg['args'][1]} of "
@@ -151,8 +153,8 @@ class WholePlates(numpyro.primitives.Messenger):  # type: ignore[misc]
 class _Unobserved(numpyro.primitives.Messenger):  # type: ignore[misc]
     """Draws observed sites, in place of their data: as many numbers, also where one distribution is that of all."""
 
+    @override
     def process_message(self, msg: dict[str, Any]) -> None:
-        """See numpyro.primitives.Messenger."""
         if msg["type"] == "sample" and msg["is_observed"] and not is_factor(msg["fn"]):
             data, distribution = jnp.shape(msg["value"]), msg["fn"]
             batch = data[: len(data) - distribution.event_dim]
@@ -171,7 +173,7 @@ def free_name(name: str) -> str:
 
 
 def log_density(model: Users, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]) -> Any:
-    """With the Jacobians of all transformations."""
+    """The log-density with the Jacobians of all transformations."""
     with HANDLERS:
         return -infer.potential_energy(_DefaultKey(model), args, kwargs, model.whole(values))
 
@@ -181,10 +183,10 @@ def constrained(
 ) -> dict[str, Any]:
     """The values of latent and deterministic sites at unconstrained `values`."""
     with HANDLERS:
-        found: dict[str, Any] = infer.constrain_fn(
+        sites: dict[str, Any] = infer.constrain_fn(
             _DefaultKey(model), args, kwargs, model.whole(values), return_deterministic=True
         )
-    return model.sampled(found)
+    return model.sampled(sites)
 
 
 def natural_scale(
@@ -235,8 +237,8 @@ def drawn_again(
     """Deterministic sites, computed from observed sites that are drawn again."""
     with HANDLERS:
         trace = _trace_at(model, args, kwargs, values, seed)
-        found = {model.saved[name]: site["value"] for name, site in trace.items() if name in model.saved}
-        return [found[name] for name in names]
+        drawn = {model.saved[name]: site["value"] for name, site in trace.items() if name in model.saved}
+        return [drawn[name] for name in names]
 
 
 def prior(model: Users, args: tuple[Any, ...], kwargs: dict[str, Any], seed: Any) -> dict[str, Any]:
@@ -245,8 +247,8 @@ def prior(model: Users, args: tuple[Any, ...], kwargs: dict[str, Any], seed: Any
         plain = effects.trace(effects.seed(model, seed)).get_trace(*args, **kwargs)
         trace = effects.trace(effects.seed(_Unobserved(model), seed)).get_trace(*args, **kwargs)
         latent = [name for name, site in plain.items() if site["type"] == "sample" and not site["is_observed"]]
-        found = model.sampled({name: unconstrained(trace[name]) for name in latent})
-        return {free_name(name): value for name, value in found.items()}
+        drawn = model.sampled({name: unconstrained(trace[name]) for name in latent})
+        return {free_name(name): value for name, value in drawn.items()}
 
 
 def _is_observed(site: Mapping[str, Any]) -> bool:

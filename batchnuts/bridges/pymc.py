@@ -64,7 +64,7 @@ JITTER = 1.0
 """Chains start within this distance of PyMC's initial point, in each unconstrained number, as its own do."""
 
 TRIES = 100
-"""How many draws of the prior are made to see whether they lie where a transform is defined."""
+"""The number of prior draws that show whether they lie where a transform is defined."""
 
 
 _NOT_FOR_US = ("Explicitly requested dtype", "PyTensor could not link to a BLAS")
@@ -90,10 +90,10 @@ class Translated:
 
     def __call__(self, values: Mapping[str, Any], seed: Any = None) -> dict[str, Any]:
         """Its outputs by name."""
-        given = [jax.numpy.asarray(values[name]) for name in self.inputs]
+        arrays = [jax.numpy.asarray(values[name]) for name in self.inputs]
         keys = [{"jax_state": key} for key in jax.random.split(seed, self.keys)] if self.keys else []
         with _without_warnings():
-            results = self.function(*given, *keys)
+            results = self.function(*arrays, *keys)
         return dict(zip(self.outputs, results, strict=True))
 
 
@@ -105,7 +105,7 @@ def from_pymc(
     dims: Mapping[str, Sequence[str]] | None = None,
     coords: Mapping[str, Sequence[Any]] | None = None,
 ) -> Model:
-    """See Model.from_pymc: a model of PyMC 5 or 6. Chains start within 1 of PyMC's initial point.
+    """`Model.from_pymc`: a Model of one of PyMC 5 or 6. Chains start within 1 of PyMC's initial point.
 
     The prior is drawn unless there are potentials. Random variables that PyTensor cannot draw with JAX have no
     predictions, and a line says so. After `pm.set_data` make another model.
@@ -146,7 +146,7 @@ def from_pymc(
             _refuse_outside(title, model, functions)
     owner = f"Model {title!r}"
     given_dims = {n: tuple(axes) for n, axes in model.named_vars_to_dims.items()} | checked_dims(owner, dims)
-    labels = {dim: list(given) for dim, given in model.coords.items() if given is not None} | checked_labels(
+    labels = {dim: list(ticks) for dim, ticks in model.coords.items() if ticks is not None} | checked_labels(
         owner, coords
     )
     observed_variables = set(model.observed_RVs)
@@ -180,15 +180,15 @@ def _natural_scale(title: str, model: Any, reported: list[Any], dtype: DType) ->
     graphs = [variable for variable in reported if variable.name in free]
     natural = _translated(title, "variables", model, graphs, dtype)
     density = _density(title, model, model.logp(jacobian=False), dtype)
-    return lambda given: (natural(given), _scalar(density, given))
+    return lambda values: (natural(values), _scalar(density, values))
 
 
 def _axes(name: str, ndim: int) -> tuple[str, ...]:
     return tuple(f"{name}_dim_{axis}" for axis in range(ndim))
 
 
-def _data(found: Mapping[str, Any], dims: Mapping[str, Sequence[str]]) -> Data:
-    arrays = {name: np.asarray(value) for name, value in found.items()}
+def _data(data: Mapping[str, Any], dims: Mapping[str, Sequence[str]]) -> Data:
+    arrays = {name: np.asarray(value) for name, value in data.items()}
     return {
         name: (tuple(dims[name]) if len(dims.get(name, ())) == array.ndim > 0 else _axes(name, array.ndim), array)
         for name, array in arrays.items()
@@ -210,8 +210,8 @@ def _refuse_others(model: Any) -> None:
         raise ModelError(
             f"The PyMC model is {shown(model)}; expected a pymc.Model, as `with pymc.Model() as model:` has."
         )
-    made = getattr(model, "__name__", type(model).__name__)
-    raise ModelError(f"The PyMC model is the function {made}; expected a pymc.Model: call it, as in `{made}()`.")
+    name = getattr(model, "__name__", type(model).__name__)
+    raise ModelError(f"The PyMC model is the function {name}; expected a pymc.Model: call it, as in `{name}()`.")
 
 
 def _check(title: str, model: Any) -> None:
@@ -222,10 +222,10 @@ def _check(title: str, model: Any) -> None:
             "(`pm.Mixture`, or `pymc_extras.marginalize`), or observe it."
         )
     if not model.free_RVs:
-        found = ", ".join(v.name for v in model.observed_RVs) or "none"
+        observed = ", ".join(v.name for v in model.observed_RVs) or "none"
         raise ModelError(
             f"Model {title!r} has no free random variable, so there is nothing to sample; its observed variables: "
-            f"{found}."
+            f"{observed}."
         )
 
 
@@ -253,18 +253,18 @@ def _initial_point(title: str, model: Any) -> dict[str, NDArray[Any]]:
 
 
 def _not_finite(model: Any, name: str, point: NDArray[Any]) -> str:
-    """Which number of PyMC's initial point is not, by the name of a value variable, and what to do."""
+    """The message about a number of PyMC's initial point that is not finite, by a value variable's name."""
     variable = model.values_to_rvs[next(value for value in model.value_vars if value.name == name)]
-    given = model.rvs_to_initial_values.get(variable)
-    if given is None or isinstance(given, str):
+    initval = model.rvs_to_initial_values.get(variable)
+    if initval is None or isinstance(initval, str):
         return f"PyMC's initial point is not finite at {variable.name!r}; give it an `initval`."
-    numbers = np.asarray(given.eval() if hasattr(given, "eval") else given)
+    numbers = np.asarray(initval.eval() if hasattr(initval, "eval") else initval)
     place = tuple(int(i) for i in np.argwhere(~np.isfinite(point))[0]) if numbers.shape == point.shape else ()
     where = f" at {list(place)}" if place else ""
-    found = numbers[place] if place or not numbers.shape else numbers.tolist()
+    number = numbers[place] if place or not numbers.shape else numbers.tolist()
     transform = type(model.rvs_to_transforms[variable]).__name__
     return (
-        f"the `initval` of {variable.name!r} is {found}{where}, outside its support (its transform {transform} is not "
+        f"the `initval` of {variable.name!r} is {number}{where}, outside its support (its transform {transform} is not "
         "finite there); expected a value inside, not at its edge."
     )
 
@@ -289,7 +289,7 @@ def _density(title: str, model: Any, log_density: Any, dtype: DType) -> Translat
 
 
 def _translated(
-    title: str, what: str, model: Any, outputs: list[Any], dtype: DType, names: tuple[str, ...] = ()
+    title: str, subject: str, model: Any, outputs: list[Any], dtype: DType, names: tuple[str, ...] = ()
 ) -> Translated:
     """A graph of value variables without random ones, whose outputs have these names, or their own; raises ModelError
     for one that PyTensor cannot translate."""
@@ -303,14 +303,14 @@ def _translated(
         if "RandomType" in str(error):
             remedy = " It depends on random numbers (pm.Minibatch, say): NUTS needs a density that stays the same."
         raise ModelError(
-            f"Model {title!r}: PyTensor cannot translate its {what} to JAX: {_reason(error)}"
+            f"Model {title!r}: PyTensor cannot translate its {subject} to JAX: {_reason(error)}"
             f"{place_in_users_code(error)}.{remedy}"
         ) from error
     return Translated(function, tuple(v.name for v in inputs), names or tuple(v.name for v in outputs))
 
 
 def _drawn(
-    title: str, what: str, inputs: list[Any], make: Callable[[], list[Any]], names: tuple[str, ...], dtype: DType
+    title: str, group: str, inputs: list[Any], make: Callable[[], list[Any]], names: tuple[str, ...], dtype: DType
 ) -> Translated | None:
     """A graph with random variables, each with a key of its own; None, with a line, for one that has no translation."""
     try:
@@ -322,7 +322,7 @@ def _drawn(
         graphs = clone_replace(outputs, replace=dict(zip(generators, fresh, strict=True)))
         function = _as_function([*inputs, *fresh], graphs, dtype, checking=True)
     except Exception as error:
-        say_none(title, what, _reason(error), "", __name__)
+        say_none(title, group, _reason(error), "", __name__)
         return None
     return Translated(function, tuple(value.name for value in inputs), names, len(fresh))
 
@@ -337,18 +337,18 @@ def _replaced(model: Any) -> list[Any]:
     """Observed random variables, given the value variables of the free ones."""
     free = {rv: model.rvs_to_values[rv] for rv in model.free_RVs}
     transforms = {rv: model.rvs_to_transforms[rv] for rv in model.free_RVs}
-    found: list[Any] = replace_rvs_by_values(model.observed_RVs, rvs_to_values=free, rvs_to_transforms=transforms)
-    return found
+    graphs: list[Any] = replace_rvs_by_values(model.observed_RVs, rvs_to_values=free, rvs_to_transforms=transforms)
+    return graphs
 
 
 def _unconstrained(model: Any) -> list[Any]:
     """Free random variables, transformed as their value variables are, in the order of these."""
-    found = []
+    graphs = []
     for value in model.value_vars:
         rv = model.values_to_rvs[value]
         transform = model.rvs_to_transforms[rv]
-        found.append(rv if transform is None else transform.forward(rv, *rv.owner.inputs))
-    return found
+        graphs.append(rv if transform is None else transform.forward(rv, *rv.owner.inputs))
+    return graphs
 
 
 def _refuse_outside(title: str, model: Any, functions: dict[str, Any]) -> None:
@@ -371,7 +371,7 @@ def _refuse_outside(title: str, model: Any, functions: dict[str, Any]) -> None:
 
 
 def _is_users_transform(model: Any, variable: Any) -> bool:
-    """Whether a variable has another transform than its distribution has by itself."""
+    """Whether a variable has another transform than its distribution's default."""
     transform = model.rvs_to_transforms[variable]
     op = variable.owner.op
     return transform is not None and type(transform) is not type(_default_transform(op, variable))

@@ -34,7 +34,7 @@ _ASYMPTOTIC_FROM = {"float32": 5.0, "float64": 10.0}
 
 
 def clip(x: Any, lowest: Any, highest: Any) -> Any:
-    """x between the bounds; arrays, broadcast."""
+    """x clipped to the bounds; arrays, broadcast."""
     compared = lax.stop_gradient(jnp.asarray(x))
     if compared.ndim:  # an array that is indexed is not computed in the loop that reads it
         rows = lax.iota(np.int32, compared.shape[0])
@@ -153,7 +153,7 @@ def _slope_of_betainc(primals: Any, tangents: Any) -> tuple[Any, Any]:
     place = jnp.where(swapped, 1.0 - x, x)
     one, zero, sign = jnp.ones_like(a), jnp.zeros_like(a), jnp.where(swapped, -1.0, 1.0)
     in_first, in_second = (
-        sign * jax.jvp(lambda one, two: _beta_fraction(one, two, place), (first, second), along)[1]
+        sign * jax.jvp(lambda p, q: _beta_fraction(p, q, place), (first, second), along)[1]
         for along in ((one, zero), (zero, one))
     )
     slopes = (
@@ -190,7 +190,7 @@ def _beta_fraction(a: Any, b: Any, x: Any) -> Any:
 
 
 def _log_beta(a: Any, b: Any) -> Any:
-    """Not JAX's betaln, of whose digits half are wrong at (30, 2) in float64."""
+    """The log of the beta function. JAX's betaln has half of its digits wrong at (30, 2) in float64."""
     return special.gammaln(a) + special.gammaln(b) - special.gammaln(a + b)
 
 

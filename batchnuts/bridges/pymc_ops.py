@@ -86,7 +86,7 @@ def _check(op: CheckAndRaise, node: Apply) -> Callable[..., Any]:
 
 
 _translating: ContextVar[bool | None] = ContextVar("translating", default=None)
-"""PyTensor translates a graph for this bridge: with its checks of parameters, or without. None: for someone else."""
+"""Whether PyTensor translates for this bridge with checks of parameters, or without; None: it does for others."""
 
 
 def _translate_as_ours(of: type) -> None:
@@ -141,7 +141,7 @@ for _of in (*_OURS, CheckParameterValue, Assert, Composite, Elemwise):
 
 @contextmanager
 def translating(checking: bool) -> Iterator[None]:
-    """PyTensor's translations to JAX within use this module. checking: parameters, as PyMC does (`check_bounds`)."""
+    """A context in which PyTensor translates by this module. checking: parameters, as PyMC does (`check_bounds`)."""
     token = _translating.set(checking)
     try:
         yield
@@ -156,8 +156,8 @@ def one_draw_for_all(outputs: list[Any]) -> list[Any]:
     def draws(variable: Any) -> bool:
         return variable.owner is not None and isinstance(variable.owner.op, MinibatchRandomVariable)
 
-    while found := {variable: variable.owner.inputs[0] for variable in ancestors(outputs) if draws(variable)}:
-        outputs = clone_replace(outputs, replace=found)  # the arguments of what is new stay as they were
+    while replacements := {variable: variable.owner.inputs[0] for variable in ancestors(outputs) if draws(variable)}:
+        outputs = clone_replace(outputs, replace=replacements)  # the arguments of what is new stay as they were
     return outputs
 
 
@@ -169,8 +169,8 @@ def with_all_checks(densities: list[Any]) -> list[Any]:
         checks = [v.owner for v in ancestors([density]) if v.owner and isinstance(v.owner.op, CheckParameterValue)]
         return [valid for check in checks if not check.op.can_be_replaced_by_ninf for valid in check.inputs[1:]]
 
-    found = [(density, conditions(density)) for density in densities]
-    return [CheckParameterValue("", True)(density, *valid) if valid else density for density, valid in found]
+    pairs = [(density, conditions(density)) for density in densities]
+    return [CheckParameterValue("", True)(density, *valid) if valid else density for density, valid in pairs]
 
 
 def missing_function(error: BaseException) -> str:

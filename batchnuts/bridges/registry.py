@@ -26,19 +26,19 @@ class Bridge:
     builder: str
     """The name of the function there that makes the model."""
     backend: str
-    """"jax" or "tensorflow": the library of arrays that has to be there before."""
+    """"jax" or "tensorflow": the array library that has to be imported before."""
 
     @property
     def options(self) -> type[Settings]:
         """Its schema, with the bridge's key among its fields. Importing it imports none of the libraries."""
-        found: type[Settings] = getattr(importlib.import_module(_SECTIONS), self.schema)
-        return found
+        schema: type[Settings] = getattr(importlib.import_module(_SECTIONS), self.schema)
+        return schema
 
     @property
     def build(self) -> Callable[[Any], Model]:
-        """Makes the model from its options; raises ConfigError and ModelError."""
-        found: Callable[[Any], Model] = getattr(importlib.import_module(_SECTIONS), self.builder)
-        return found
+        """The function that makes the model from its options; it raises ConfigError and ModelError."""
+        builder: Callable[[Any], Model] = getattr(importlib.import_module(_SECTIONS), self.builder)
+        return builder
 
     def made(self, options: Settings) -> bool:
         """Whether these are options of its schema; imports nothing."""

@@ -137,8 +137,8 @@ def build_numpyro(options: NumpyroOptions) -> Model:
     model = imported("numpyro", options.numpyro)
     args, kwargs, labels = _arguments("numpyro", model, options)
     named = {"name": options.numpyro, "dims": options.dims, "coords": options.coords}
-    made = built("numpyro", lambda: Model.from_numpyro(model, *args, dtype=options.dtype, **named, **kwargs))
-    return replace(made, coords={**labels, **made.coords})  # a category need not be an axis
+    result = built("numpyro", lambda: Model.from_numpyro(model, *args, dtype=options.dtype, **named, **kwargs))
+    return replace(result, coords={**labels, **result.coords})  # a category need not be an axis
 
 
 class PymcOptions(Settings):
@@ -206,26 +206,26 @@ class JointDistributionOptions(Settings):
 def build_joint_distribution(options: JointDistributionOptions) -> Model:
     """Make the model; raises ConfigError for what cannot be imported or does not fit."""
     import_tfp()
-    found = imported("joint_distribution", options.joint_distribution, function=False)
+    distribution = imported("joint_distribution", options.joint_distribution, function=False)
     columns = None if options.data is None else options.data.read(options.dtype)
     arrays = {} if columns is None else columns.arrays
-    if inspect.isfunction(found):
-        found = _joint_distribution_of(options, found, arrays if options.data is not None else None)
+    if inspect.isfunction(distribution):
+        distribution = _joint_distribution_of(options, distribution, arrays if options.data is not None else None)
     pinned = {}
-    for part, given in options.pinned.items():
-        if isinstance(given, str) and given not in arrays:
-            hint = nearest(given, arrays) or (f"; the columns are {', '.join(arrays)}" if arrays else "")
-            raise ConfigError(sentence(f"model.pinned.{part}: found {given!r}, which is no column of model.data{hint}"))
-        pinned[part] = arrays[given] if isinstance(given, str) else given
+    for part, value in options.pinned.items():
+        if isinstance(value, str) and value not in arrays:
+            hint = nearest(value, arrays) or (f"; the columns are {', '.join(arrays)}" if arrays else "")
+            raise ConfigError(sentence(f"model.pinned.{part}: found {value!r}, which is no column of model.data{hint}"))
+        pinned[part] = arrays[value] if isinstance(value, str) else value
     labels = {**({} if columns is None else columns.labels), **options.coords}
     named = {"name": options.joint_distribution, "dims": options.dims, "coords": labels}
-    return built("joint_distribution", lambda: Model.from_joint_distribution(found, pinned, **named))
+    return built("joint_distribution", lambda: Model.from_joint_distribution(distribution, pinned, **named))
 
 
 def _joint_distribution_of(
     options: JointDistributionOptions, function: Callable[..., Any], data: Mapping[str, Any] | None
 ) -> Any:
-    """What the user's function gives, which gets the columns of the data if it takes them."""
+    """The result of the user's function, which gets the columns of the data if it takes them."""
     takes = inspect.signature(function).parameters
     needed = [p.name for p in takes.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
     if unknown := [argument for argument in needed if argument != "data" or data is None]:
@@ -234,8 +234,8 @@ def _joint_distribution_of(
             f"{unknown[0]!r} is not given; expected a function without arguments, or with `data` where the config has "
             "model.data."
         )
-    given = {"data": data} if "data" in takes and data is not None else {}
-    return called("joint_distribution", options.joint_distribution, function, **given)
+    arguments = {"data": data} if "data" in takes and data is not None else {}
+    return called("joint_distribution", options.joint_distribution, function, **arguments)
 
 
 class GymOptions(Settings):
@@ -248,7 +248,7 @@ class GymOptions(Settings):
 
 
 def build_gym(options: GymOptions) -> Model:
-    """Make the model; raises ConfigError for a target that there is not, or that cannot be made so."""
+    """Make the model; raises ConfigError for a target that does not exist or cannot be made so."""
     from batchnuts.bridges.inference_gym import from_inference_gym, make_target
 
     return built("inference_gym", lambda: from_inference_gym(make_target(options.inference_gym, **options.options)))
@@ -266,12 +266,12 @@ def _arguments(key: str, function: Any, options: Any) -> tuple[list[Any], dict[s
         return args, kwargs, {}
     if options.data.observed:
         raise ConfigError(f"model.data.observed: which data are observed is said by the model ({key}); leave it out.")
-    found = options.data.read(dtype)
-    takes, takes_any = list(found.arrays), False
+    data = options.data.read(dtype)
+    takes, takes_any = list(data.arrays), False
     with suppress(TypeError, ValueError):  # a function without a signature
         parameters = inspect.signature(function).parameters
         takes, takes_any = list(parameters), any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    columns: dict[str, Any] = {"data": found.arrays} if "data" in takes else dict(found.arrays)
+    columns: dict[str, Any] = {"data": data.arrays} if "data" in takes else dict(data.arrays)
     for name in columns:
         if name in kwargs:
             raise ConfigError(
@@ -283,11 +283,11 @@ def _arguments(key: str, function: Any, options: Any) -> tuple[list[Any], dict[s
                 sentence(f"model.data: the column {name!r} is no argument of the model{hint}")
                 + " Choose columns by model.data.columns, by new names if need be: {argument: column}."
             )
-    return args, {**kwargs, **columns}, found.labels
+    return args, {**kwargs, **columns}, data.labels
 
 
 def built(key: str, make: Callable[[], T]) -> T:
-    """What `make` gives; its ModelError becomes a ConfigError of the key `model.<key>`."""
+    """The result of `make`; its ModelError becomes a ConfigError of the key `model.<key>`."""
     try:
         return make()
     except ModelError as error:
@@ -295,7 +295,7 @@ def built(key: str, make: Callable[[], T]) -> T:
 
 
 def called(key: str, place: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a user's function gives; raises ConfigError where it fails."""
+    """The result of a user's function; raises ConfigError where it fails."""
     from batchnuts.bridges.errors import place_in_users_code, text_of
 
     try:
@@ -304,29 +304,29 @@ def called(key: str, place: str, function: Callable[..., Any], *args: Any, **kwa
         raise ConfigError(f"model.{key}: {place!r} failed with {text_of(error)}{place_in_users_code(error)}") from error
 
 
-def arrays_of(given: Any, dtype: str, integers: str) -> Tree:
+def arrays_of(tree: Any, dtype: str, integers: str) -> Tree:
     """A value of a config in which lists of numbers are arrays of a dtype; of `integers` where all are integers, of
     bool where all are true or false.
 
     Lists of other things and mappings stay as they are, with the same done within.
     """
-    if isinstance(given, Mapping):
-        return {key: arrays_of(value, dtype, integers) for key, value in given.items()}
-    if not isinstance(given, list):
-        return given
-    kinds = set(_kinds(given))
+    if isinstance(tree, Mapping):
+        return {key: arrays_of(value, dtype, integers) for key, value in tree.items()}
+    if not isinstance(tree, list):
+        return tree
+    kinds = set(_kinds(tree))
     if not kinds or (kinds != {bool} and not kinds <= {int, float}):
-        return [arrays_of(value, dtype, integers) for value in given]
+        return [arrays_of(value, dtype, integers) for value in tree]
     try:
-        array = np.array(given, integers if kinds == {int} else bool if kinds == {bool} else dtype)
+        array = np.array(tree, integers if kinds == {int} else bool if kinds == {bool} else dtype)
     except (ValueError, OverflowError):
         raise ConfigError(
-            f"model: found {shown(given)}; expected rows of one length, and integers below 2**31."
+            f"model: found {shown(tree)}; expected rows of one length, and integers below 2**31."
         ) from None
     return array
 
 
-def _kinds(given: Any) -> list[type]:
-    if isinstance(given, list):
-        return [kind for value in given for kind in _kinds(value)]
-    return [type(given)]
+def _kinds(tree: Any) -> list[type]:
+    if isinstance(tree, list):
+        return [kind for value in tree for kind in _kinds(value)]
+    return [type(tree)]

@@ -65,19 +65,19 @@ def zero_stays_zero(function: Callable[..., Any]) -> Callable[..., Any]:
         constants = [x if isinstance(x, (bool, int, float, jax.core.Tracer)) else jnp.asarray(x) for x in inputs]
 
         @jax.custom_jvp  # type: ignore[untyped-decorator]
-        def of_traced(*given: Any) -> Any:
+        def of_traced(*operands: Any) -> Any:
             whole = list(constants)
-            for k, x in zip(traced, given, strict=True):
+            for k, x in zip(traced, operands, strict=True):
                 whole[k] = x
             return function(*whole)
 
         @of_traced.defjvp  # type: ignore[untyped-decorator]
-        def slopes(given: Any, tangents: Any) -> tuple[Any, Any]:
-            value = of_traced(*given)
+        def slopes(primals: Any, tangents: Any) -> tuple[Any, Any]:
+            value = of_traced(*primals)
             total = jnp.zeros_like(value)
-            for k, (x, tangent) in enumerate(zip(given, tangents, strict=True)):
+            for k, (x, tangent) in enumerate(zip(primals, tangents, strict=True)):
                 if jnp.issubdtype(x.dtype, jnp.floating):
-                    along = functools.partial(_at, of_traced.fun, given, k)
+                    along = functools.partial(_at, of_traced.fun, primals, k)
                     slope = jnp.broadcast_to(jax.jvp(along, (x,), (jnp.ones_like(x),))[1], value.shape)
                     spread = jnp.broadcast_to(tangent, value.shape).astype(slope.dtype)
                     total = total + _scaled.bind(slope, spread)
@@ -88,5 +88,5 @@ def zero_stays_zero(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _at(function: Callable[..., Any], given: Any, k: int, x: Any) -> Any:
-    return function(*given[:k], x, *given[k + 1 :])
+def _at(function: Callable[..., Any], operands: Any, k: int, x: Any) -> Any:
+    return function(*operands[:k], x, *operands[k + 1 :])

@@ -37,7 +37,7 @@ def import_tfp() -> Any:
 
 
 def require_version(package: str, version: str, oldest: tuple[int, ...]) -> None:
-    """Raise ModelError where the installed version of a package is older than that."""
+    """Raise ModelError where the installed version of a package is older than the required one."""
     numbers = tuple(int(n) for n in re.findall(r"\d+", version.split("+")[0])[: len(oldest)])
     if numbers < oldest:
         wanted = ".".join(map(str, oldest))
@@ -143,10 +143,10 @@ def one_dtype(title: str, dtypes: Mapping[str, Any]) -> DType:
     discrete = [name for name, dtype in dtypes.items() if not tf.as_dtype(dtype).is_floating]
     if discrete:
         raise _discrete(title, {name: tf.as_dtype(dtypes[name]).name for name in discrete})
-    found = {tf.as_dtype(dtype).name for dtype in dtypes.values()}
-    if found == {"float32"}:
+    names = {tf.as_dtype(dtype).name for dtype in dtypes.values()}
+    if names == {"float32"}:
         return "float32"
-    if found == {"float64"}:
+    if names == {"float64"}:
         return "float64"
     kinds = ", ".join(f"{name} {tf.as_dtype(dtype).name}" for name, dtype in dtypes.items())
     raise ModelError(
@@ -155,7 +155,7 @@ def one_dtype(title: str, dtypes: Mapping[str, Any]) -> DType:
 
 
 def support_of(bijector: Any) -> Support:
-    """The image of a bijector; real numbers for the identity."""
+    """The support that is the image of a bijector; real numbers for the identity."""
     from tensorflow_probability import bijectors as tfb
 
     return REAL if isinstance(bijector, tfb.Identity) else Bijector(bijector)
@@ -164,13 +164,13 @@ def support_of(bijector: Any) -> Support:
 def variable_of(
     name: str, shape: tuple[int, ...], support: Support, dims: Mapping[str, Any], coords: Labels
 ) -> Variable:
-    """With the names of its axes, and the labels of those that are its own."""
+    """A variable with the names of its axes, and the labels of those that are its own."""
     axes = dims.get(name)
     named = axes if axes is not None else tuple(f"{name}_dim_{axis}" for axis in range(len(shape)))
     return Variable(name, shape, axes, {dim: coords[dim] for dim in named if dim in coords}, support)
 
 
 def failed(title: str, doing: str, error: BaseException) -> ModelError:
-    """An error of the user's model, with the last line of their code that it passed through."""
+    """The error where a user's model fails, with the last line of their code that it passed through."""
     first = next(iter(str(error).strip().splitlines()), "")
     return ModelError(f"Model {title!r}: {doing} failed with {type(error).__name__}: {first}{users_place(error)}")

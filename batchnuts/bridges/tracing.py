@@ -18,12 +18,12 @@ LIBRARY: Any = tensor_library("jax")
 """Imported before a library makes an array, so that XLA's options are set first."""
 
 
-def can_be_traced(title: str, what: str, function: Callable[..., Any], *inputs: NDArray[Any]) -> bool:
-    """Whether a function of arrays can be; where it cannot, a line says that there is no `what`, and why."""
+def can_be_traced(title: str, group: str, function: Callable[..., Any], *inputs: NDArray[Any]) -> bool:
+    """Whether a function of arrays can be; where it cannot, a line says that there is no `group`, and why."""
     try:
         LIBRARY.result_shapes(function, *inputs)
     except Exception as error:
-        say_none(title, what, text_of(error), place_in_users_code(error), function.__module__)
+        say_none(title, group, text_of(error), place_in_users_code(error), function.__module__)
         return False
     return True
 
@@ -37,15 +37,15 @@ INSTEAD = {
     ("pymc", "posterior predictive draws"): "pymc.sample_posterior_predictive(draws, model=model)",
     ("pymc", "draws of the prior"): "pymc.sample_prior_predictive(model=model)",
 }
-"""By the module of a bridge and what is missing: how the library itself makes it."""
+"""The library's own function for a missing group, by the module of the bridge and the group."""
 
 
-def say_none(title: str, what: str, reason: str, place: str, bridge: str) -> None:
+def say_none(title: str, group: str, reason: str, place: str, bridge: str) -> None:
     """Say that a run will lack a group, why in one sentence, and what to call in its place."""
     first = re.split(r"(?<=[.!])\s", reason)[0].rstrip(".")
-    call = INSTEAD.get((bridge.rpartition(".")[2], what))
+    call = INSTEAD.get((bridge.rpartition(".")[2], group))
     instead = f" Draws of the posterior are not affected; to have them, call {call} afterwards." if call else ""
-    say(f"Model {title!r}: there will be no {what}, since {first}{place}.{instead}")
+    say(f"Model {title!r}: there will be no {group}, since {first}{place}.{instead}")
 
 
 def in_dtype(function: Callable[[Any], Any], dtype: DType, seed: Any) -> Any:

@@ -18,7 +18,7 @@ LOG_2, LOG_PI, HALF_LOG_2PI = math.log(2.0), math.log(math.pi), 0.5 * math.log(2
 
 
 def quiet(density: Callable[P, Array]) -> Callable[P, Array]:
-    """Without warnings of NumPy: what is infinite or NaN is meant to be."""
+    """A context without warnings of NumPy: what is infinite or NaN is meant to be."""
 
     @functools.wraps(density)
     def without_warnings(*arguments: P.args, **keywords: P.kwargs) -> Array:
@@ -29,7 +29,7 @@ def quiet(density: Callable[P, Array]) -> Callable[P, Array]:
 
 
 def floats(*values: Any) -> list[Array]:
-    """All in one floating dtype: that of the tensors among them, else NumPy's common one. TypeError for other kinds."""
+    """The values in one floating dtype: that of their tensors, else NumPy's common one. TypeError for other kinds."""
     arrays = [ops.stack(value) if isinstance(value, (list, tuple)) else value for value in values]
     types = [array if ops.is_python_scalar(array) else ops.dtype_of(array) for array in arrays]
     of_tensors = [
@@ -50,7 +50,7 @@ def total(value: Array, pointwise: bool, *outside: Array) -> Array:
 
 
 def either(*conditions: Array) -> Array:
-    """Where any of them is true."""
+    """Where any of the conditions is true."""
     return functools.reduce(ops.logical_or, conditions)
 
 
@@ -61,13 +61,13 @@ def above(value: Array, bound: float = 0.0) -> tuple[Array, Array]:
 
 
 def between(value: Array, low: float, high: float) -> tuple[Array, Array]:
-    """The same of a closed interval."""
+    """The value, or a harmless one where it is outside of a closed interval, and where that is."""
     outside = either(value < low, value > high)
     return ops.where(outside, 0.5 * (low + high), value), outside
 
 
 def not_count(x: Array) -> Array:
-    """Where `x` is no number of things: negative, or not whole."""
+    """Where `x` is no count: negative, or not whole."""
     return either(x < 0, ops.floor(x) != x)
 
 

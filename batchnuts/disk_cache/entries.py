@@ -42,12 +42,12 @@ class Summary:
     folder: Path
     entries: int
     size: int
-    """In bytes."""
+    """Their size in bytes."""
 
 
 @dataclass
 class Tally:
-    """What was asked of the entries in this process, so far."""
+    """Counts of what this process has asked of the entries."""
 
     found: int = 0
     missing: int = 0
@@ -126,23 +126,23 @@ class Entries:
         return Summary(self.folder, entries, size)
 
     def summary(self) -> Summary:
-        """How many there are, and their size."""
+        """The number of entries, and their size."""
         sizes = [status.st_size for path, status in self._files() if path.suffix == _ENDING]
         return Summary(self.folder, len(sizes), sum(sizes))
 
     def problem(self) -> str | None:
         """Why nothing can be kept: the folder, or that in which it would be made, cannot be written, or the folder is
         not the user's own; None where entries can be kept. Nothing that was written for this stays."""
-        there = self.folder
+        folder = self.folder
         try:
-            while not there.exists():
-                there = there.parent
-            if there == self.folder and there.is_dir() and not self._is_ours():
-                return f"others own {there} or may write to it"
-            with tempfile.TemporaryDirectory(dir=there):  # permission bits are not sufficient (read-only mounts, root)
+            while not folder.exists():
+                folder = folder.parent
+            if folder == self.folder and folder.is_dir() and not self._is_ours():
+                return f"others own {folder} or may write to it"
+            with tempfile.TemporaryDirectory(dir=folder):  # permission bits are not sufficient (read-only mounts, root)
                 return None
         except OSError as error:
-            return f"{there} cannot be written: {error.strerror or error}"
+            return f"{folder} cannot be written: {error.strerror or error}"
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}{_ENDING}"
@@ -162,7 +162,7 @@ class Entries:
                         yield Path(entry.path), entry.stat(follow_symlinks=False)
 
     def _make_room(self) -> None:
-        """Delete what was used longest ago, until the rest is small enough, and files of processes that died."""
+        """Delete the least recently used entries until the rest is small enough, and files of processes that died."""
         files = sorted(self._files(), key=lambda file: file[1].st_mtime, reverse=True)
         total = 0
         for path, status in files:
@@ -179,7 +179,7 @@ def _header(key: str, content: bytes) -> bytes:
 
 
 def _content(key: str, data: bytes) -> bytes | None:
-    """What an entry's bytes hold, if they are sound and of that key."""
+    """The content that an entry's bytes hold, if they are sound and of that key."""
     length = len(FORMAT) + hashlib.sha256().digest_size
     content = data[length:]
     return content if len(data) >= length and data[:length] == _header(key, content) else None

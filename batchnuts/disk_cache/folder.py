@@ -59,13 +59,13 @@ def problem_with(setting: str) -> str | None:
 
 
 def current() -> Entries | None:
-    """Those that the present context uses; None: nothing is read or written."""
+    """The entries that the present context uses; None: nothing is read or written."""
     return _current.get()
 
 
 @contextmanager
 def keeping(setting: str | None) -> Iterator[Entries | None]:
-    """Within, compiled programs are kept as the setting says. Threads need a copy of the context."""
+    """A context in which compiled programs are kept as the setting says. Threads need a copy of it."""
     token = _current.set(entries_of(setting))
     try:
         yield _current.get()

@@ -47,7 +47,7 @@ def surroundings() -> str:
 
 @functools.cache
 def _processor() -> str:
-    """Its model and features. Where the system does not list them, this one machine."""
+    """The processor's model and features. Where the system does not list them, this one machine."""
     lines = [platform.system(), platform.machine()]
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
@@ -86,8 +86,8 @@ def sources(folder: str, since: float) -> str | None:
 
     since: when it began to read them, as `time.time()`. None if a file has changed since then, or if there are none.
     """
-    there = os.walk(folder)  # pathlib takes four times as long
-    files = sorted(os.path.join(place, name) for place, _, names in there for name in names if name.endswith(".py"))
+    tree = os.walk(folder)  # pathlib takes four times as long
+    files = sorted(os.path.join(place, name) for place, _, names in tree for name in names if name.endswith(".py"))
     for path in files:
         status = os.stat(path)
         if max(status.st_mtime, status.st_ctime) >= since:
@@ -96,12 +96,12 @@ def sources(folder: str, since: float) -> str | None:
 
 
 def own_sources() -> str | None:
-    """Those of this package; None where they may not be what this process runs."""
+    """The Python files of this package; None where they may not be what this process runs."""
     return sources(str(Path(batchnuts.__file__).parent), batchnuts.BEGAN)
 
 
 def is_release(version: str, file: str | None) -> bool:
-    """Whether an installed package is a release, which its version says all of. file: of its `__init__`."""
+    """Whether an installed package is a release, identified by its version alone. file: of its `__init__`."""
     return "dev" not in version and "-packages" in str(file)
 
 

@@ -46,7 +46,7 @@ class Callee:
     """A batched function, specialized to the functions that are passed to it as arguments."""
 
     function: LaneFunction
-    given: tuple[tuple[str, Any], ...] = ()
+    function_arguments: tuple[tuple[str, Any], ...] = ()
     """Parameters and the functions, or None, that they stand for."""
 
 
@@ -65,14 +65,14 @@ class CallBuilder(ExpressionBuilder):
         arguments = self.bound(node, callee)
         functions = {p: self.function_given(a) for p, a in arguments.items() if isinstance(a, ast.expr)}
         functions |= {p: None for p, a in arguments.items() if self.is_none(a)}
-        given = tuple((p, value) for p, value in functions.items() if value is not expressions.UNKNOWN)
-        for _, value in given:
+        function_arguments = tuple((p, value) for p, value in functions.items() if value is not expressions.UNKNOWN)
+        for _, value in function_arguments:
             if isinstance(value, InnerFunction) and value.captured:
                 read = ", ".join(value.captured)
-                what = f"the function {value.__name__!r}, which reads {read} of the lane, as an argument"
-                self.refuse(node, what, "give it those values as arguments of their own, or call it here")
-        name = self.name_of(Callee(callee, given), node, self.source)
-        passed = [a for p, a in arguments.items() if p not in dict(given)]
+                form = f"the function {value.__name__!r}, which reads {read} of the lane, as an argument"
+                self.refuse(node, form, "give it those values as arguments of their own, or call it here")
+        name = self.name_of(Callee(callee, function_arguments), node, self.source)
+        passed = [a for p, a in arguments.items() if p not in dict(function_arguments)]
         inputs = [self.variable(a if isinstance(a, str) else self.atom(a)) for a in passed]
         inputs += [self.variable(captured) for captured in self.captured(node, callee)]
         where = self.source.at(node)
@@ -89,8 +89,8 @@ class CallBuilder(ExpressionBuilder):
         if not isinstance(callee, InnerFunction) or not callee.captured:
             return ()
         if callee != self.callee.function and callee.home != self.callee:
-            what = f"a call of {callee.__name__!r}, which reads {', '.join(callee.captured)} of the function around it,"
-            self.refuse(node, what, "give it those values as arguments")
+            form = f"a call of {callee.__name__!r}, which reads {', '.join(callee.captured)} of the function around it,"
+            self.refuse(node, form, "give it those values as arguments")
         return callee.captured
 
     def function_given(self, node: ast.expr) -> Any:
@@ -115,10 +115,10 @@ class CallBuilder(ExpressionBuilder):
         if first < len(node.args) or len(named) < len(node.keywords):
             return self.spread(node, callee, node.args[:first], named)
         try:
-            given = signature.bind(*node.args, **named).arguments
+            arguments = signature.bind(*node.args, **named).arguments
         except TypeError as error:
             raise self.misfit(node, callee, error) from None
-        return {p: given[p] if p in given else self.default(node, callee, p) for p in signature.parameters}
+        return {p: arguments[p] if p in arguments else self.default(node, callee, p) for p in signature.parameters}
 
     def unpacked(self, node: ast.Call) -> ast.Call:
         """The call with what `*t` and `**d` hold in their places, where they hold functions."""
@@ -137,15 +137,15 @@ class CallBuilder(ExpressionBuilder):
             pairs = keyword.value if keyword.arg is None else None
             held = None if pairs is None else self.static(pairs)
             if isinstance(held, dict) and has_functions(held) and all(isinstance(key, str) for key in held):
-                found = {key: expressions.located(self.hidden(part), keyword.value) for key, part in held.items()}
+                entries = {key: expressions.located(self.hidden(part), keyword.value) for key, part in held.items()}
             elif isinstance(pairs, ast.Dict) and any(map(self.is_function_given, pairs.values)):
                 texts = [key.value if isinstance(key, ast.Constant) else None for key in pairs.keys]
-                found = {text: value for text, value in zip(texts, pairs.values) if isinstance(text, str)}
-                found = found if len(found) == len(texts) else {}
+                entries = {text: value for text, value in zip(texts, pairs.values) if isinstance(text, str)}
+                entries = entries if len(entries) == len(texts) else {}
             else:
-                found = {}
-            fits = bool(found) and not found.keys() & {k.arg for k in (*node.keywords, *keywords)}
-            keywords += [ast.keyword(name, value) for name, value in found.items()] if fits else [keyword]
+                entries = {}
+            fits = bool(entries) and not entries.keys() & {k.arg for k in (*node.keywords, *keywords)}
+            keywords += [ast.keyword(name, value) for name, value in entries.items()] if fits else [keyword]
         return ast.copy_location(ast.Call(node.func, args, keywords), node)
 
     def is_none(self, node: ast.expr | str) -> bool:
@@ -198,11 +198,11 @@ class CallBuilder(ExpressionBuilder):
         def bind(value: Any) -> tuple[Any, ...]:
             values, dicts = value if pairs else (value, ())
             more: dict[str, Any] = {}
-            for found in dicts:
-                if not isinstance(found, dict):
-                    text = f"after ** stands a dict with the parameters' names, not {type(found).__name__}."
+            for mapping in dicts:
+                if not isinstance(mapping, dict):
+                    text = f"after ** stands a dict with the parameters' names, not {type(mapping).__name__}."
                     raise CompileError(text, self.source.at(node))
-                more |= found
+                more |= mapping
             try:
                 bound = callee.signature.bind(
                     *[_GIVEN] * len(leading), *values, **{**dict.fromkeys(named, _GIVEN), **more}
@@ -218,8 +218,8 @@ class CallBuilder(ExpressionBuilder):
 
         held = [self.temporary() for _ in open_parameters]
         self.compute(tuple(map(self.variable, held)), pure, bind, self.source.at(node))
-        found: dict[str, ast.expr | str] = {**direct, **dict(zip(open_parameters, held))}
-        return {p: found[p] if p in found else self.default(node, callee, p) for p in parameters}
+        arguments: dict[str, ast.expr | str] = {**direct, **dict(zip(open_parameters, held))}
+        return {p: arguments[p] if p in arguments else self.default(node, callee, p) for p in parameters}
 
     def star(self, node: ast.expr) -> ast.expr:
         """An argument, of which `*t` is taken apart on every backend."""
@@ -235,9 +235,9 @@ class CallBuilder(ExpressionBuilder):
         nodes = [a.value if isinstance(a, ast.Starred) else a for a in node.args]
         inputs = tuple(self.variable(self.atom(a)) for a in nodes)
         name = getattr(callee, "__name__", "primitive")
-        found = self.state_finder.find(callee, name)
-        if found is not None:
-            self.refuse_hidden(node, found)
+        hidden = self.state_finder.find(callee, name)
+        if hidden is not None:
+            self.refuse_hidden(node, hidden)
         needing = self.needs_values(callee)
         settled = expressions.copier_of(self.namespace).helper(callee.function)
 

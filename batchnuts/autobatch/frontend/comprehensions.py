@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from batchnuts.autobatch.errors import CompileError, UnsupportedSyntaxError
 from batchnuts.autobatch.frontend import expressions
@@ -30,7 +31,7 @@ from batchnuts.autobatch.language.pytree import flatten, map_leaves
 from batchnuts.autobatch.parsing import copied
 
 MOST_ELEMENTS = 64
-"""Elements of a comprehension that calls batched functions."""
+"""The maximum number of elements of a comprehension that calls batched functions."""
 
 _DISPLAYS = (ast.Tuple, ast.List)
 
@@ -45,14 +46,15 @@ class ComprehensionBuilder(ForLoopBuilder):
     asked: dict[Hashable, int]
     """How often the length of the sequence at a place was asked for."""
 
+    @override
     def in_order(self, node: ast.expr) -> ast.expr:
-        """See ExpressionBuilder."""
         return super().in_order(self.written_out(self.plain_calls(self.with_lambdas(node))))
 
     # ---- numbers ----------------------------------------------------------------------------------------------------
 
+    @override
     def assign_target(self, target: ast.expr, value: ast.expr) -> None:
-        """See TargetBuilder; remembers numbers."""
+        """Assign to a target, and remember the number of a variable that is assigned once."""
         super().assign_target(target, value)
         if isinstance(target, ast.Name) and self.is_static(value) and self.is_assigned_once(target.id):
             calls = [part for part in ast.walk(value) if isinstance(part, ast.Call)]
@@ -62,7 +64,7 @@ class ComprehensionBuilder(ForLoopBuilder):
                     self.numbers[target.id] = number
 
     def is_assigned_once(self, name: str) -> bool:
-        """Whether a variable is no parameter, and one place only assigns it."""
+        """Whether a variable is no parameter and is assigned in one place only."""
         statements = [*self.source.tree.body, *(s for body in self.bodies for s in body)]
         stores = [
             part
@@ -72,9 +74,10 @@ class ComprehensionBuilder(ForLoopBuilder):
         ]
         return name not in self.parameters and len(stores) == 1
 
+    @override
     @contextlib.contextmanager
     def block(self) -> Iterator[None]:
-        """See FunctionValueBuilder; numbers are forgotten likewise."""
+        """Statements that not every lane runs: numbers of their variables are forgotten after them, too."""
         before = dict(self.numbers)
         with super().block():
             yield
@@ -95,14 +98,14 @@ class ComprehensionBuilder(ForLoopBuilder):
         except _NotYet as asked:
             count = ast.copy_location(ast.Name(str(asked), ast.Load()), place)
             return self.written_out(with_nodes(node, {id(place): count}))
-        made: ast.expr
+        display: ast.expr
         if isinstance(place, ast.DictComp):
-            made = ast.Dict([key for key, _ in parts], [value for _, value in parts])
+            display = ast.Dict([key for key, _ in parts], [value for _, value in parts])
         elif isinstance(place, ast.SetComp):
             self.refuse(place, "a set of values of the lane", "write a list")
         else:
-            made = ast.List(parts, ast.Load())
-        return self.written_out(with_nodes(node, {id(place): expressions.located(made, place)}))
+            display = ast.List(parts, ast.Load())
+        return self.written_out(with_nodes(node, {id(place): expressions.located(display, place)}))
 
     def places(self, node: ast.AST) -> Iterator[Any]:
         """The comprehensions to be written out, outermost ones, that every lane evaluates."""
@@ -116,8 +119,8 @@ class ComprehensionBuilder(ForLoopBuilder):
         for child in ast.iter_child_nodes(node):
             yield from self.places(child)
 
+    @override
     def needs_flow(self, body: ast.expr) -> bool:
-        """See FunctionValueBuilder."""
         return super().needs_flow(body) or any(True for _ in self.places(body))
 
     def has_calls(self, node: Any) -> bool:
@@ -131,7 +134,7 @@ class ComprehensionBuilder(ForLoopBuilder):
             return any(isinstance(name, ast.Name) and _has_functions([self.static(name)]) for name in names)
 
     def constants_of(self, node: ast.expr) -> list[Any]:
-        """The constants that an iterable is made of; iterators are left alone, which could be read once only."""
+        """The constants that an iterable is made of; iterators are left alone, since they can be read only once."""
         if isinstance(node, ast.Call) and self.static(node.func) in (enumerate, zip, reversed):
             return [value for argument in node.args for value in self.constants_of(argument)]
         if isinstance(node, _DISPLAYS):
@@ -143,7 +146,7 @@ class ComprehensionBuilder(ForLoopBuilder):
 
     @contextlib.contextmanager
     def hiding(self, node: ast.AST) -> Iterator[None]:
-        """Names that a comprehension and those inside it bind mean nothing else."""
+        """A context in which names that a comprehension and those inside it bind mean nothing else."""
         bound = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         locals_, unsettled = self.locals, self.unsettled
         self.locals, self.unsettled = locals_ | bound, unsettled - bound
@@ -171,22 +174,22 @@ class ComprehensionBuilder(ForLoopBuilder):
             yield tuple(filled) if isinstance(node, ast.DictComp) else filled[0]
             return
         first, *others = generators
-        made = 0
+        count = 0
         for k, item in enumerate(self.items(node, _filled(first.iter, values), first.iter, rounds)):
             inner = {**values, **self.bind(first.target, item, node)}
             if all(self.holds(node, _filled(test, inner), test, (*rounds, k)) for test in first.ifs):
                 for part in self.elements_of(node, others, inner, (*rounds, k)):
-                    made += 1
-                    if made > MOST_ELEMENTS:
-                        what = f"a comprehension of more than {MOST_ELEMENTS} elements that calls a batched function"
-                        self.refuse(node, what, "use a for loop and a buffer")
+                    count += 1
+                    if count > MOST_ELEMENTS:
+                        form = f"a comprehension of more than {MOST_ELEMENTS} elements that calls a batched function"
+                        self.refuse(node, form, "use a for loop and a buffer")
                     yield part
 
     def holds(self, node: ast.AST, test: ast.expr, written: ast.expr, rounds: tuple[int, ...]) -> bool:
         """Whether a test of a comprehension holds."""
         if self.is_static(test):
             return bool(self.evaluate(test))
-        return bool(self.known_numbers(node, test, lambda found: (int(found),), written, rounds)[0])
+        return bool(self.known_numbers(node, test, lambda truth: (int(truth),), written, rounds)[0])
 
     def items(self, node: ast.AST, over: ast.expr, written: ast.expr, rounds: tuple[int, ...]) -> Iterable[ast.expr]:
         """An expression for each element of what a comprehension runs over; `written` is the user's text of it."""
@@ -198,8 +201,8 @@ class ComprehensionBuilder(ForLoopBuilder):
             return joined
         if self.is_static(over):
             value = self.evaluate(over)
-            found = list(value) if isinstance(value, (dict, str)) else self.elements(value, written)
-            return map(self.hidden, found)  # one after another: there may be too many
+            elements = list(value) if isinstance(value, (dict, str)) else self.elements(value, written)
+            return map(self.hidden, elements)  # one after another: there may be too many
         if (
             isinstance(over, ast.Call)
             and self.static(over.func) is range
@@ -207,7 +210,7 @@ class ComprehensionBuilder(ForLoopBuilder):
             and 1 <= len(over.args) <= 3
         ):
             bounds = ast.Tuple(over.args, ast.Load())
-            return map(ast.Constant, self.known_numbers(node, bounds, lambda found: range(*found), written, rounds))
+            return map(ast.Constant, self.known_numbers(node, bounds, lambda values: range(*values), written, rounds))
         held = over.id if isinstance(over, ast.Name) else self.held_sequence(over)
         length = ast.Call(ast.Name(expressions.LENGTH, ast.Load()), [ast.Name(held, ast.Load())], [])
         numbers = self.known_numbers(node, length, range, written, rounds)
@@ -233,8 +236,8 @@ class ComprehensionBuilder(ForLoopBuilder):
             groups = [[*itertools.islice(inner(i), MOST_ELEMENTS + 1)] for i in range(len(over.args))]
             lengths = [len(group) for group in groups]
             if any(map(self.evaluate, keywords.values())) and len(set(lengths)) > 1:
-                what = f"zip(..., strict=True) of sequences of the lengths {', '.join(map(str, lengths))}"
-                raise CompileError(f"`{expressions.text_of(written)}`: {what}.", self.source.at(written))
+                message = f"zip(..., strict=True) of sequences of the lengths {', '.join(map(str, lengths))}"
+                raise CompileError(f"`{expressions.text_of(written)}`: {message}.", self.source.at(written))
             return [ast.Tuple(list(group), ast.Load()) for group in zip(*groups)]
         if function is reversed and len(over.args) == 1 and not keywords:
             return [*inner(0)][::-1]
@@ -280,13 +283,13 @@ class ComprehensionBuilder(ForLoopBuilder):
             token = in_one_lane_code.set(True)
             try:
                 with np.errstate(all="ignore"):
-                    found = function(*values, Checks(values))
+                    result = function(*values, Checks(values))
                     # a number of Python's stands for any number here: the answer must not depend on it
-                    other = function(*(map_leaves(_another, v) for v in values), Checks(values))
-                parts = found if isinstance(found, tuple) else (found,)
-                if not all(type(part) in (int, bool) for part in parts) or found != other:
+                    perturbed = function(*(map_leaves(_perturbed, v) for v in values), Checks(values))
+                parts = result if isinstance(result, tuple) else (result,)
+                if not all(type(part) in (int, bool) for part in parts) or result != perturbed:
                     raise refusal
-                answer = Numbers(tuple(numbers(found)[: MOST_ELEMENTS + 1]))
+                answer = Numbers(tuple(numbers(result)[: MOST_ELEMENTS + 1]))
             except (TypeError, ValueError) as error:
                 raise CompileError(f"`{expressions.text_of(written)}`: {error}.", where) from error
             finally:
@@ -340,7 +343,7 @@ class ComprehensionBuilder(ForLoopBuilder):
         )
 
 
-def _another(number: Any) -> Any:
+def _perturbed(number: Any) -> Any:
     """Another number than a number of Python's; arrays as they are."""
     if not is_python_scalar(number):
         return number
@@ -348,11 +351,11 @@ def _another(number: Any) -> Any:
 
 
 def _has_functions(value: Any) -> bool:
-    """Whether a constant holds functions that the program itself calls; of arrays and ranges nothing is looked at."""
+    """Whether a constant holds functions that the program itself calls; arrays and ranges are not searched."""
     containers: tuple[Any, ...] = (tuple, list, set, frozenset, type({}.items()), type({}.values()))
     parts = [*value.values()] if isinstance(value, dict) else [*value] if isinstance(value, containers) else []
-    found = [leaf for part in parts for leaf in flatten(part)[0]]
-    return any(isinstance(leaf, (LaneFunction, PrimitiveFunction)) or _has_functions(leaf) for leaf in found)
+    leaves = [leaf for part in parts for leaf in flatten(part)[0]]
+    return any(isinstance(leaf, (LaneFunction, PrimitiveFunction)) or _has_functions(leaf) for leaf in leaves)
 
 
 def _filled(node: ast.expr, values: Mapping[str, ast.expr]) -> ast.expr:

@@ -42,7 +42,7 @@ from batchnuts.autobatch.language.operators import Checks
 from batchnuts.autobatch.language.pytree import flatten
 
 Finish = Callable[[Any], tuple[Any, ...]]
-"""From an expression's value to the values of the variables that it is assigned to."""
+"""Maps an expression's value to the values of the variables that it is assigned to."""
 
 
 @dataclass
@@ -55,13 +55,13 @@ class OpenBlock:
     gate: float = 0.0
 
 
-def require_values(found: Hidden, values: tuple[Any, ...]) -> None:
+def require_values(hidden: Hidden, values: tuple[Any, ...]) -> None:
     """Raise for a helper that is given arrays without values, and asks NumPy whether they are equal."""
     if tensor_library_of(*flatten(values)[0]) is not None:
         raise UnsupportedSyntaxError(
-            f"`{found.text}` in {found.within!r} cannot take a value of the lane on this backend: arrays have no "
+            f"`{hidden.text}` in {hidden.within!r} cannot take a value of the lane on this backend: arrays have no "
             "values while a program is traced, and NumPy then says False. Write ops.all(x == y).",
-            found.source,
+            hidden.source,
         )
 
 
@@ -71,7 +71,7 @@ class ExpressionBuilder:
     def __init__(
         self, name: str, source: FunctionSource, functions: Mapping[str, Any], captured: Sequence[str]
     ) -> None:
-        """functions: what parameters stand for that are functions. captured: parameters beside those of the `def`."""
+        """functions: those that parameters stand for. captured: parameters in addition to those of the `def`."""
         self.name = name
         self.source = source
         arguments = source.tree.args
@@ -80,15 +80,15 @@ class ExpressionBuilder:
         self.parameters = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
         assigned = expressions.assigned_names(source.tree)
         for name in functions.keys() & assigned:
-            given = "None" if functions[name] is None else "a function"
-            rewrite = f"use another name: value = 0.0 if {name} is None else {name}, say" if given == "None" else ""
-            what = f"a parameter {name!r} that is given {given} and assigned"
-            self.refuse(source.tree, what, rewrite or "use another name")
+            kind = "None" if functions[name] is None else "a function"
+            rewrite = f"use another name: value = 0.0 if {name} is None else {name}, say" if kind == "None" else ""
+            form = f"a parameter {name!r} that is given {kind} and assigned"
+            self.refuse(source.tree, form, rewrite or "use another name")
         self.parameters = [p for p in self.parameters if p not in functions] + list(captured)
         self.locals = set(self.parameters) | assigned
         self.around = {**source.namespace, **functions}
         self.namespace = expressions.namespace_of(self.around)
-        self.taken = {node.id for node in ast.walk(source.tree) if isinstance(node, ast.Name)} | self.locals
+        self.user_names = {node.id for node in ast.walk(source.tree) if isinstance(node, ast.Name)} | self.locals
         """Identifiers of the user, global ones too: none of ours may shadow them."""
         self.blocks: list[OpenBlock] = []
         self.label_counts: dict[str, int] = {}
@@ -98,7 +98,7 @@ class ExpressionBuilder:
         self.checks = 0
         self.state_finder = StateFinder()
         self.needing_values: dict[int, Hidden | None] = {}
-        """By the identity of a helper, what it calls that is wrong of arrays without values."""
+        """By the id of a helper: a function it calls that gives wrong results for arrays without values."""
         self.current = self.start(self.new_label("entry"))
 
     # ---- blocks -----------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class ExpressionBuilder:
     def temporary(self) -> str:
         """A fresh local variable."""
         self.temporaries += 1
-        while f"_{self.temporaries}" in self.taken:
+        while f"_{self.temporaries}" in self.user_names:
             self.temporaries += 1
         identifier = f"_{self.temporaries}"
         self.locals.add(identifier)
@@ -141,23 +141,23 @@ class ExpressionBuilder:
     def fresh(self, base: str, number: int | None = None) -> str:
         """A name like `base` (with that number, if it is free) that is not defined yet."""
         number = number or 1
-        while (name := f"{base}_{number}") in self.taken or name in self.locals or name in self.namespace:
+        while (name := f"{base}_{number}") in self.user_names or name in self.locals or name in self.namespace:
             number += 1
         return name
 
     def check(self) -> str:
         """A fresh local variable for a check."""
         self.checks += 1
-        while check_name(self.checks) in self.taken:
+        while check_name(self.checks) in self.user_names:
             self.checks += 1
         return check_name(self.checks)
 
     # ---- errors -----------------------------------------------------------------------------------------------
 
-    def refuse(self, node: ast.AST, what: str, rewrite: str) -> NoReturn:
+    def refuse(self, node: ast.AST, form: str, rewrite: str) -> NoReturn:
         """Raise for an unsupported construct, with the rewrite."""
         raise UnsupportedSyntaxError(
-            f"{what} cannot be batched in function {self.name!r}. Instead, {rewrite}.", self.source.at(node)
+            f"{form} cannot be batched in function {self.name!r}. Instead, {rewrite}.", self.source.at(node)
         )
 
     # ---- expressions ------------------------------------------------------------------------------------------
@@ -211,8 +211,8 @@ class ExpressionBuilder:
         For x[i] these are the index's; those of an index within the part do not count.
         """
         inner = [part for part in expressions.outside_scopes(node) if part is not node and expressions.is_part(part)]
-        found = [expressions.operands_read(part, self.locals) for part in inner]
-        return tuple(frozenset(map(self.variable, names)) for names in found if names)
+        operands = [expressions.operands_read(part, self.locals) for part in inner]
+        return tuple(frozenset(map(self.variable, names)) for names in operands if names)
 
     def names_read(self, node: ast.AST) -> tuple[str, ...]:
         """The local variables that an expression reads."""
@@ -346,11 +346,11 @@ class ExpressionBuilder:
         if not walrus.has_walrus(node):
             return node
         if (hidden := walrus.hidden_walrus(node)) is not None:
-            what = f"`{ast.unparse(hidden)}` within a lambda or comprehension"
-            self.refuse(hidden, what, "use a for loop, or assign in a statement of its own")
-        if (again := walrus.assigned_twice(node)) is not None:
-            what = f"`{ast.unparse(again)}`, where the same expression needs an earlier value of {again.target.id!r},"
-            self.refuse(again, what, "assign in a statement of its own")
+            form = f"`{ast.unparse(hidden)}` within a lambda or comprehension"
+            self.refuse(hidden, form, "use a for loop, or assign in a statement of its own")
+        if (twice := walrus.assigned_twice(node)) is not None:
+            form = f"`{ast.unparse(twice)}`, where the same expression needs an earlier value of {twice.target.id!r},"
+            self.refuse(twice, form, "assign in a statement of its own")
         saved: dict[str, str] = {}
         places = {place: name for place, name in walrus.reads_before(node).items() if name in self.locals}
         for name in dict.fromkeys(places.values()):
@@ -359,45 +359,45 @@ class ExpressionBuilder:
         return walrus.with_names(node, {place: saved[name] for place, name in places.items()})
 
     def refuse_hidden_state(self, node: ast.expr) -> None:
-        """Raise for what gives another value each time, random numbers that lanes would share, say: see StateFinder."""
+        """Raise for hidden state (see StateFinder): what gives another value each time, as random numbers do."""
         for part, value in expressions.constants_read(node, self.locals, self.namespace):
-            found = self.state_finder.find(value, expressions.text_of(part))
-            if found is not None:
-                self.refuse_hidden(part, found)
+            hidden = self.state_finder.find(value, expressions.text_of(part))
+            if hidden is not None:
+                self.refuse_hidden(part, hidden)
         for call in (part for part in ast.walk(node) if isinstance(part, ast.Call)):
             if not call.args and not call.keywords and takes_seed(self.static(call.func)):
                 self.refuse_hidden(call, Hidden(expressions.text_of(call), random=True))
 
     def needs_values(self, value: Any) -> Hidden | None:
-        """What a helper or primitive calls that is wrong of arrays without values."""
+        """A function that a helper or primitive calls and that gives wrong results for arrays without values."""
         if not (is_helper(value) or isinstance(value, PrimitiveFunction)):
             return None
         if id(value) not in self.needing_values:
             self.needing_values[id(value)] = StateFinder(needs_values).find(value, "")
         return self.needing_values[id(value)]
 
-    def refuse_hidden(self, node: ast.AST, found: Hidden) -> NoReturn:
-        """Raise for what a name leads to, at its place in the code that reads it."""
-        within = f" in {found.within!r}" if found.within else ""
-        what = f"`{found.text}`{within}, whose random numbers do not belong to a lane,"
+    def refuse_hidden(self, node: ast.AST, hidden: Hidden) -> NoReturn:
+        """Raise for hidden state that a name leads to, at the code that reads it."""
+        within = f" in {hidden.within!r}" if hidden.within else ""
+        form = f"`{hidden.text}`{within}, whose random numbers do not belong to a lane,"
         rewrite = "draw with autobatch.random from a key that the lane has"
-        if not found.random:
-            what = f"`{found.text}`{within}, which is called once, when the program is compiled, and not by each lane,"
+        if not hidden.random:
+            form = f"`{hidden.text}`{within}, which is called once, when the program is compiled, and not by each lane,"
             rewrite = "give what it gives as an argument"
-        if found.source is None:
-            self.refuse(node, what, rewrite)
-        here = self.source.at(node)
-        place = f" in function {self.name!r}, which reaches it from {here.filename}:{here.line}"
-        text = f"{what} cannot be batched{'' if is_ours(here.filename) else place}. Instead, {rewrite}."
-        raise UnsupportedSyntaxError(text, found.source)
+        if hidden.source is None:
+            self.refuse(node, form, rewrite)
+        reader = self.source.at(node)
+        place = f" in function {self.name!r}, which reaches it from {reader.filename}:{reader.line}"
+        text = f"{form} cannot be batched{'' if is_ours(reader.filename) else place}. Instead, {rewrite}."
+        raise UnsupportedSyntaxError(text, hidden.source)
 
     def refuse_decorated(self, node: ast.expr) -> None:
-        """Raise for a call of what a decorator above @batch made: it calls the batched function as plain code would."""
+        """Raise for a call of a decorated batched function: the decorator would call it as plain Python does."""
         callee = self.static(node.func) if isinstance(node, ast.Call) else None
         if not isinstance(callee, LaneFunction) and isinstance(getattr(callee, "__wrapped__", None), LaneFunction):
             called = expressions.text_of(node.func) if isinstance(node, ast.Call) else ""
-            what = f"a call of `{called}`, which a decorator above @batch has wrapped,"
-            self.refuse(node, what, f"decorate under another name: decorated = decorator({called}), without the `@`")
+            form = f"a call of `{called}`, which a decorator above @batch has wrapped,"
+            self.refuse(node, form, f"decorate under another name: decorated = decorator({called}), without the `@`")
 
     def is_static(self, node: ast.expr) -> bool:
         """Whether an expression can be evaluated at compile time: it reads no variable and calls nothing batched."""
@@ -429,8 +429,8 @@ class ExpressionBuilder:
             self.refuse(node, "`write` with other than three positional arguments", "write(buffer, index, value)")
         if expressions.is_literal_integer(node.args[1]) and ast.literal_eval(node.args[1]) < 0:
             text = [ast.unparse(part) for part in node.args]
-            what = f"`{expressions.text_of(node)}`, whose index is counted from the front,"
-            self.refuse(node, what, f"write x = {text[0]}; x[{text[1]}] = {text[2]}")
+            form = f"`{expressions.text_of(node)}`, whose index is counted from the front,"
+            self.refuse(node, form, f"write x = {text[0]}; x[{text[1]}] = {text[2]}")
         buffer, index, value = (self.variable(self.atom(a)) for a in node.args)
         self.emit(WriteRowOp(out, buffer, index, value, self.source.at(node)))
 

@@ -36,7 +36,7 @@ from batchnuts.autobatch.language.iteration import elements, length
 from batchnuts.autobatch.parsing import copied, parse
 
 UNKNOWN = object()
-"""Not known at compile time."""
+"""The value of what is not known at compile time."""
 
 _LAST = PREFIX + "last"
 _NEXT = PREFIX + "next"
@@ -61,22 +61,22 @@ def namespace_of(namespace: Mapping[str, Any]) -> dict[str, Any]:
 
 def assigned_names(function: ast.FunctionDef | ast.For) -> set[str]:
     """Names that the statements of a function's or loop's body assign (not those of nested scopes)."""
-    found: set[str] = set()
+    names: set[str] = set()
 
     def visit(node: ast.AST) -> None:
         if isinstance(node, ast.FunctionDef) and node is not function:
-            found.add(node.name)
+            names.add(node.name)
             return
         if isinstance(node, (*_SCOPES, ast.ClassDef)):
             return
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
+            names.add(node.id)
         for child in ast.iter_child_nodes(node):
             visit(child)
 
     for statement in function.body:
         visit(statement)
-    return found
+    return names
 
 
 def free_loads(node: ast.AST, bound: frozenset[str] = frozenset()) -> Iterator[ast.Name]:
@@ -258,9 +258,9 @@ def counted_down(call: ast.Call) -> ast.Call:
     first = formula(f"last(stop, {ast.unparse(start)})", call, last=_LAST, stop=as_bound(stop))
     before = located(ast.Constant(ast.literal_eval(start) - 1), call)
     down = located(ast.UnaryOp(ast.USub(), ast.Constant(1)), call)
-    made = located(ast.Call(call.func, [first, before, down], []), call)
-    assert isinstance(made, ast.Call)
-    return made
+    result = located(ast.Call(call.func, [first, before, down], []), call)
+    assert isinstance(result, ast.Call)
+    return result
 
 
 def range_test(counter: str, stop: str, step: ast.expr, like: ast.AST) -> ast.expr:
@@ -434,7 +434,7 @@ class Pattern:
     names: tuple[str, ...]
     children: tuple[str | Pattern, ...]
     star: int | None = None
-    """Which child takes the values that the others leave, as a list."""
+    """The index of the child that takes the values that the others leave, as a list."""
 
     @staticmethod
     def of(target: ast.expr, refuse: Callable[[ast.expr], Any]) -> Pattern:

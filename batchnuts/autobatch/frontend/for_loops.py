@@ -44,16 +44,16 @@ from batchnuts.autobatch.language.functions import in_one_lane_code
 from batchnuts.autobatch.language.pytree import flatten
 
 MOST_COPIES = 64
-"""How many copies of loop bodies unrolling may make in one function."""
+"""The maximum number of copies of loop bodies that unrolling makes in one function."""
 
 
 @dataclass(frozen=True)
 class Loop:
     """A loop whose body is being read."""
 
-    again: str
+    continue_label: str
     """Where `continue` goes."""
-    after: str
+    break_label: str
     """Where `break` goes."""
 
 
@@ -62,7 +62,7 @@ class Reading:
     """What is found while a program is read, and what is known from earlier readings."""
 
     learned: dict[Hashable, Learned | Apart | Numbers] = field(default_factory=dict)
-    """By loop, and by an expression's place."""
+    """What types have shown, by loop and by an expression's place."""
     loops: dict[Hashable, tuple[str, Sequence]] = field(default_factory=dict)
     """Each loop whose number of iterations only types can give: its function's name, and what it runs over."""
 
@@ -87,7 +87,7 @@ class ForLoopBuilder(TargetBuilder):
         raise NotImplementedError
 
     def rounds_known(self, node: ast.For) -> Learned | None:
-        """What types say of a loop."""
+        """What types have shown about a loop."""
         for copies in (self.copies, ()):
             learned = self.reading.learned.get((*self.loop_key(node), copies))
             if isinstance(learned, Learned):
@@ -113,14 +113,14 @@ class ForLoopBuilder(TargetBuilder):
             case [ast.Call(func=function, args=[ast.Name(id=name)], keywords=[])]:
                 if self.static(function) is self.namespace.get("len") and name in self.locals:
                     self.reading.loops[(*self.loop_key(node), self.copies)] = self.name, Held(name)
-                    known = self.rounds_known(node)
-                    return known is not None and known.rounds > 0
+                    learned = self.rounds_known(node)
+                    return learned is not None and learned.rounds > 0
         return False
 
     # ---- what a loop runs over --------------------------------------------------------------------------------------
 
     def sequence(self, node: ast.expr) -> Sequence:
-        """What an expression after `in` gives; what is not known yet is evaluated now, into variables."""
+        """The sequence that an expression after `in` gives; what is not known yet is evaluated now, into variables."""
         node = self.plain_calls(node)
         function = self.static(node.func) if isinstance(node, ast.Call) else None
         if isinstance(node, ast.Call) and not any(isinstance(a, ast.Starred) for a in node.args):
@@ -145,50 +145,50 @@ class ForLoopBuilder(TargetBuilder):
         return Held(held)
 
     def as_sequence(self, value: Any, node: ast.expr) -> Any:
-        """What a loop over the value runs over; CompileError at the node for what it cannot run over."""
+        """The value as something that a loop runs over; raises CompileError at the node where it is not."""
         try:
             return iteration.as_sequence(value)
         except TypeError as error:
             raise CompileError(f"`{expressions.text_of(node)}`: {error}.", self.source.at(node)) from None
 
     def enumerated(self, node: ast.Call) -> Sequence:
-        """`enumerate(...)`."""
-        given: dict[str, ast.expr] = dict(zip(("iterable", "start"), node.args))
-        given |= {str(k.arg): k.value for k in node.keywords}
-        if "iterable" not in given or given.keys() - {"iterable", "start"} or len(node.args) > 2:
+        """The sequence of `enumerate(...)`."""
+        arguments: dict[str, ast.expr] = dict(zip(("iterable", "start"), node.args))
+        arguments |= {str(k.arg): k.value for k in node.keywords}
+        if "iterable" not in arguments or arguments.keys() - {"iterable", "start"} or len(node.args) > 2:
             self.refuse(node, f"`{expressions.text_of(node)}`", "write enumerate(x) or enumerate(x, start)")
-        inner = self.sequence(given["iterable"])
+        inner = self.sequence(arguments["iterable"])
         start: int | str = 0
-        if "start" in given:
-            static = self.evaluate(given["start"]) if self.is_static(given["start"]) else None
+        if "start" in arguments:
+            static = self.evaluate(arguments["start"]) if self.is_static(arguments["start"]) else None
             if type(static) is int:
                 start = static
             else:
                 start = self.temporary()
-                self.assign(start, expressions.as_bound(given["start"]))
+                self.assign(start, expressions.as_bound(arguments["start"]))
         return Enumerate(inner, start)
 
     def zipped(self, node: ast.Call) -> Sequence:
-        """`zip(...)`."""
+        """The sequence of `zip(...)`."""
         strict: Any = False
         for keyword in node.keywords:
             if keyword.arg != "strict" or not self.is_static(keyword.value):
                 self.refuse(node, f"`{expressions.text_of(node)}`", "write zip(x, y), or zip(x, y, strict=True)")
             strict = self.evaluate(keyword.value)
-        found = Zip(tuple(self.sequence(a) for a in node.args), bool(strict))
-        if strict and any(isinstance(part, Count) for part in found.parts()):
-            what = "a strict zip with a range whose end is a number of the lane"
-            self.refuse(node, what, "assert that the lengths agree, and drop `strict`")
-        return found if found.all else Known((), "()")
+        sequence = Zip(tuple(self.sequence(a) for a in node.args), bool(strict))
+        if strict and any(isinstance(part, Count) for part in sequence.parts()):
+            form = "a strict zip with a range whose end is a number of the lane"
+            self.refuse(node, form, "assert that the lengths agree, and drop `strict`")
+        return sequence if sequence.all else Known((), "()")
 
     def backwards(self, node: ast.Call) -> Sequence:
-        """`reversed(...)`."""
+        """The sequence of `reversed(...)`."""
         inner = self.sequence(node.args[0])
         if isinstance(inner, Known):
             return Known(inner.value[::-1], expressions.text_of(node))
         if not isinstance(inner, Held):
-            what = f"`{expressions.text_of(node)}`"
-            self.refuse(node, what, "reverse each sequence inside, or loop over range(n) and count down from the last")
+            form = f"`{expressions.text_of(node)}`"
+            self.refuse(node, form, "reverse each sequence inside, or loop over range(n) and count down from the last")
         return Backwards(inner)
 
     def counted_down(self, node: ast.expr) -> ast.Call | None:
@@ -199,44 +199,44 @@ class ForLoopBuilder(TargetBuilder):
         if not isinstance(call, ast.Call) or self.static(call.func) is not range or self.is_static(call):
             return None
         if not 1 <= len(call.args) <= 2 or not expressions.is_literal_integer(expressions.range_bounds(call)[0]):
-            what = f"`{expressions.text_of(node)}`, which starts at or goes by a number that is no literal,"
-            self.refuse(node, what, "write range(last, first - 1, -1)")
+            form = f"`{expressions.text_of(node)}`, which starts at or goes by a number that is no literal,"
+            self.refuse(node, form, "write range(last, first - 1, -1)")
         return expressions.counted_down(call)
 
     def count(self, node: ast.Call) -> Sequence:
-        """`range` beside other sequences."""
+        """The sequence of a `range` beside other sequences."""
         if not 1 <= len(node.args) <= 2 or node.keywords:
-            what = f"`{expressions.text_of(node)}` inside enumerate or zip"
-            self.refuse(node, what, "zip with range(n), and compute the number in the body")
+            form = f"`{expressions.text_of(node)}` inside enumerate or zip"
+            self.refuse(node, form, "zip with range(n), and compute the number in the body")
         start, stop, _ = expressions.range_bounds(node)
         first = self.evaluate(start) if self.is_static(start) else None
         if type(first) is not int:
-            what = (
+            form = (
                 f"a range that starts at a number of the lane, `{expressions.text_of(node)}`, inside enumerate or zip"
             )
-            self.refuse(node, what, "zip with range(n), and add the start in the body")
+            self.refuse(node, form, "zip with range(n), and add the start in the body")
         return Count(first, self.atom(expressions.as_bound(stop)))
 
     # ---- the loop ---------------------------------------------------------------------------------------------------
 
     def over_sequence(self, node: ast.For) -> None:
-        """A `for` loop over anything but a range."""
+        """Write a `for` loop over anything but a range."""
         if (counted := self.counted_down(node.iter)) is not None:
             self.for_statement(ast.copy_location(ast.For(node.target, counted, node.body, node.orelse), node))
             return
         sequence = self.sequence(node.iter)
         learned = self.rounds_known(node)
-        known = [part.value for part in sequence.parts() if isinstance(part, Known)]
-        if (learned is not None and not learned.alike) or not all(map(_of_numbers, known)):
+        constants = [part.value for part in sequence.parts() if isinstance(part, Known)]
+        if (learned is not None and not learned.alike) or not all(map(_of_numbers, constants)):
             self.write_out(node, sequence, learned)
             return
         if sequence.held():
             self.reading.loops[(*self.loop_key(node), self.copies)] = self.name, sequence
-        again, body, done, after = (self.new_label(kind) for kind in ("for", "body", "done", "endfor"))
+        header, body, done, after = (self.new_label(kind) for kind in ("for", "body", "done", "endfor"))
         counter = self.temporary()
         self.assign(counter, expressions.located(ast.Constant(0), node.iter))
-        self.end(GotoOp(body if self.makes_a_round(sequence, learned) else again))
-        self.start(again)
+        self.end(GotoOp(body if self.makes_a_round(sequence, learned) else header))
+        self.start(header)
         self.round_test(node, sequence, learned, counter, body, done)
         self.start(body)
         outs, take_apart = self.outputs(node.target)
@@ -246,11 +246,11 @@ class ForLoopBuilder(TargetBuilder):
 
         text = f"{sequence.text(counter)}, {counter} + 1"
         self.round_op((*outs, self.variable(counter)), text, step, node, sequence, learned, counter)
-        self.loops.append(Loop(again, after))
+        self.loops.append(Loop(header, after))
         with self.block():
             self.body(node.body)
         self.loops.pop()
-        self.end(GotoOp(again))
+        self.end(GotoOp(header))
         self.close(node, done, after)
 
     def makes_a_round(self, sequence: Sequence, learned: Learned | None) -> bool:
@@ -264,7 +264,7 @@ class ForLoopBuilder(TargetBuilder):
     def round_test(
         self, node: ast.For, sequence: Sequence, learned: Learned | None, counter: str, yes: str, no: str
     ) -> None:
-        """Go to `yes` where there is a round of that number."""
+        """Branch to `yes` where the loop has another iteration, else to `no`."""
 
         def test(values: dict[str, Any]) -> tuple[Any, ...]:
             k = values[counter]
@@ -273,8 +273,8 @@ class ForLoopBuilder(TargetBuilder):
             if rounds is not None:
                 tests.insert(0, k < rounds)
             result = tests[0]
-            for other in tests[1:]:
-                result = ops.logical_and(result, other)
+            for further in tests[1:]:
+                result = ops.logical_and(result, further)
             return (result,)
 
         lengths = [f"len({variable})" for variable in sequence.held()]
@@ -301,8 +301,8 @@ class ForLoopBuilder(TargetBuilder):
         key = (*self.loop_key(node), self.copies)
         where = self.source.at(node.iter)
 
-        def call(*given: Any) -> tuple[Any, ...]:
-            values = dict(zip(names, given))
+        def call(*operands: Any) -> tuple[Any, ...]:
+            values = dict(zip(names, operands))
             token = in_one_lane_code.set(True)
             try:
                 rounds = sequence.length(lambda v: iteration.length(values[v]))
@@ -321,7 +321,7 @@ class ForLoopBuilder(TargetBuilder):
         self.emit(PrimOp(outs, Primitive(text, call), tuple(map(self.variable, names)), where))
 
     def close(self, node: ast.For, done: str, after: str) -> None:
-        """The `else` of a loop, and what follows it."""
+        """Write the `else` of a loop, and start the block after it."""
         self.start(done)
         with self.block():
             self.body(node.orelse)
@@ -331,16 +331,16 @@ class ForLoopBuilder(TargetBuilder):
     # ---- bodies written out -----------------------------------------------------------------------------------------
 
     def write_out(self, node: ast.For, sequence: Sequence, learned: Learned | None) -> None:
-        """The unrolled loop."""
+        """Write the loop unrolled."""
         held = bool(sequence.held())
         rounds = learned.rounds if learned is not None else None if held else sequence.length(_no_length)
         if rounds is None or held:  # asks for the lengths, or checks that they are still the same
 
             def ask(values: dict[str, Any]) -> tuple[Any, ...]:
-                found = sequence.length(lambda v: iteration.length(values[v]))
+                length = sequence.length(lambda v: iteration.length(values[v]))
                 if rounds is None:
-                    raise LearnedMore((*self.loop_key(node), copies), Learned(found or 0, alike=False))
-                return (found,)
+                    raise LearnedMore((*self.loop_key(node), copies), Learned(length or 0, alike=False))
+                return (length,)
 
             copies = self.copies
             out = self.variable(self.temporary())
@@ -349,12 +349,12 @@ class ForLoopBuilder(TargetBuilder):
             return
         self.copies_written += rounds
         if self.copies_written > MOST_COPIES:
-            what = f"a loop whose body is written out for each of {rounds} elements of different types or kinds"
-            self.refuse(node.iter, f"{what} (at most {MOST_COPIES} in one function)", "loop over arrays")
+            form = f"a loop whose body is written out for each of {rounds} elements of different types or kinds"
+            self.refuse(node.iter, f"{form} (at most {MOST_COPIES} in one function)", "loop over arrays")
         self.write_rounds(node, sequence, rounds)
 
     def write_rounds(self, node: ast.For, sequence: Sequence, rounds: int) -> None:
-        """The body unrolled for this number of iterations."""
+        """Write the body once for each of this number of iterations."""
         done, after = self.new_label("done"), self.new_label("endfor")
         starts = [self.new_label("round") for _ in range(rounds)]
         own = own_names(node, [*self.source.tree.body, *(s for body in self.bodies for s in body)])
@@ -413,8 +413,8 @@ class ForLoopBuilder(TargetBuilder):
                 return
         if isinstance(target, ast.Name) and value is not expressions.UNKNOWN and not _of_numbers([value]):
             if target.id in self.locals:
-                what = f"a loop's variable {target.id!r} that holds {type(value).__name__} and is read after the loop"
-                self.refuse(target, what, "use it in the loop only")
+                form = f"a loop's variable {target.id!r} that holds {type(value).__name__} and is read after the loop"
+                self.refuse(target, form, "use it in the loop only")
             self.namespace[target.id] = value
             yield target.id
             return

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from typing_extensions import override
+
 from batchnuts.autobatch.errors import CompileError
 from batchnuts.autobatch.frontend import expressions, walrus
 from batchnuts.autobatch.frontend.calls import CallBuilder, has_functions, is_function
@@ -26,13 +28,13 @@ from batchnuts.autobatch.language.functions import LaneFunction, PrimitiveFuncti
 from batchnuts.autobatch.parsing import copied
 
 MOST_NESTED = 32
-"""Lambdas expanded within each other."""
+"""The maximum number of lambdas expanded within each other."""
 
 COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)
 
 
 class FunctionValueBuilder(CallBuilder):
-    """What one function does with functions."""
+    """The functions that are values within one function."""
 
     visible: dict[str, tuple[Any, int]]
     """Names that stand for functions (or syntax of lambdas), and in how many loops they were bound."""
@@ -46,11 +48,12 @@ class FunctionValueBuilder(CallBuilder):
 
     # ---- names ------------------------------------------------------------------------------------------------------
 
+    @override
     def static(self, node: ast.AST) -> Any:
-        """See ExpressionBuilder; a choice known at compile time denotes what it chooses."""
+        """What an expression denotes; a choice known at compile time denotes what it chooses."""
         if isinstance(node, ast.Name) and node.id in self.unsettled:
-            what = f"{node.id!r}, which stands for a function within a block before this line only,"
-            self.refuse(node, what, "choose the function before the `if` or loop, or call it in each branch")
+            form = f"{node.id!r}, which stands for a function within a block before this line only,"
+            self.refuse(node, form, "choose the function before the `if` or loop, or call it in each branch")
         if isinstance(node, ast.IfExp) and self.is_static(node.test):
             return self.static(node.body if self.evaluate(node.test) else node.orelse)
         return super().static(node)
@@ -60,8 +63,8 @@ class FunctionValueBuilder(CallBuilder):
         if name in self.visible:
             held, depth = self.visible[name]
             if held is not value and len(self.loops) > depth:
-                what = f"{name!r}, which stands for another function in the next iteration,"
-                self.refuse(node, what, "use a name of its own in the loop")
+                form = f"{name!r}, which stands for another function in the next iteration,"
+                self.refuse(node, form, "use a name of its own in the loop")
         self.visible[name] = value, len(self.loops)
         self.unsettled.discard(name)
         self.locals.discard(name)
@@ -90,8 +93,8 @@ class FunctionValueBuilder(CallBuilder):
         value = self.static(node)
         if isinstance(node, ast.Call) and self.static(node.func) is functools.partial:
             if not self.is_static(node):
-                what = f"`{ast.unparse(node)}`, which holds values of the lane,"
-                self.refuse(node, what, "write a lambda: h = lambda y: f(x, y)")
+                form = f"`{ast.unparse(node)}`, which holds values of the lane,"
+                self.refuse(node, form, "write a lambda: h = lambda y: f(x, y)")
             value = self.evaluate(node)
         if is_function(value):
             return value
@@ -127,8 +130,8 @@ class FunctionValueBuilder(CallBuilder):
                 visit(child)
             if isinstance(part, ast.NamedExpr) and (function := self.held_function(part.value)) is not UNKNOWN:
                 if part.target.id in self.visible and self.visible[part.target.id][0] is not function:
-                    what = f"`{ast.unparse(part)}`, where the name stands for another function,"
-                    self.refuse(part, what, "assign in a statement of its own")
+                    form = f"`{ast.unparse(part)}`, where the name stands for another function,"
+                    self.refuse(part, form, "assign in a statement of its own")
                 self.hold(part.target.id, function, part)
                 replaced[id(part)] = ast.copy_location(ast.Name(part.target.id, ast.Load()), part)
 
@@ -138,30 +141,30 @@ class FunctionValueBuilder(CallBuilder):
     # ---- functions inside -------------------------------------------------------------------------------------------
 
     def define(self, node: ast.FunctionDef) -> None:
-        """A `def` inside the function."""
+        """Define a function inside this one."""
         for decorator in node.decorator_list:
-            made = self.static(decorator)
-            if (getattr(made, "__module__", ""), getattr(made, "__name__", "")) != (_BATCH, "batch"):
+            function = self.static(decorator)
+            if (getattr(function, "__module__", ""), getattr(function, "__name__", "")) != (_BATCH, "batch"):
                 self.refuse(decorator, "a decorator within a batched function", "define the function outside")
         self.hold(node.name, self.inner_function(node, node.args), node)
 
+    @override
     def lambda_as_function(self, node: ast.Lambda) -> InnerFunction:
-        """See CallBuilder."""
         body = ast.copy_location(ast.Return(node.body), node.body)
         tree = ast.FunctionDef("lambda_", node.args, [body], [])
         return self.inner_function(ast.copy_location(tree, node), node.args)
 
     def inner_function(self, tree: ast.FunctionDef, arguments: ast.arguments) -> InnerFunction:
-        """What stands for a function inside this one."""
+        """The value of a `def` or lambda inside this function."""
         kinds = inspect.Parameter
-        found = []
+        parameters = []
         positional = [*arguments.posonlyargs, *arguments.args]
         defaults = [None] * (len(positional) - len(arguments.defaults)) + arguments.defaults
         for i, (argument, default) in enumerate(zip(positional, defaults)):
             kind = kinds.POSITIONAL_ONLY if i < len(arguments.posonlyargs) else kinds.POSITIONAL_OR_KEYWORD
-            found.append(kinds(argument.arg, kind, default=self.default_of(default)))
+            parameters.append(kinds(argument.arg, kind, default=self.default_of(default)))
         for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults):
-            found.append(kinds(argument.arg, kinds.KEYWORD_ONLY, default=self.default_of(default)))
+            parameters.append(kinds(argument.arg, kinds.KEYWORD_ONLY, default=self.default_of(default)))
         if arguments.vararg or arguments.kwarg:
             self.refuse(tree, "*args and **kwargs", "name each parameter")
 
@@ -169,7 +172,7 @@ class FunctionValueBuilder(CallBuilder):
             return replace(self.source, tree=tree, namespace=self.meaning_around()), self.reads_around(tree)
 
         identity = (self.callee, tree.name, tree.lineno, tree.col_offset, self.copies)
-        return InnerFunction(tree.name, inspect.Signature(found), settle, identity)
+        return InnerFunction(tree.name, inspect.Signature(parameters), settle, identity)
 
     def default_of(self, node: ast.expr | None) -> Any:
         """A parameter's default."""
@@ -184,16 +187,17 @@ class FunctionValueBuilder(CallBuilder):
         return tuple(dict.fromkeys(name for name in expressions.free_names(tree) if name in self.locals))
 
     def meaning_around(self) -> dict[str, Any]:
-        """What names that are no variables mean here: around the function, and those that stand for functions."""
-        found = {name: value for name, value in self.around.items() if name not in self.locals}
+        """The meanings of names that are no variables here: those around the function, and those of functions."""
+        meanings = {name: value for name, value in self.around.items() if name not in self.locals}
         for name, (held, _) in self.visible.items():
-            found[name] = self.lambda_as_function(held) if isinstance(held, ast.Lambda) else held
-        return found
+            meanings[name] = self.lambda_as_function(held) if isinstance(held, ast.Lambda) else held
+        return meanings
 
     # ---- expressions ------------------------------------------------------------------------------------------------
 
+    @override
     def in_order(self, node: ast.expr) -> ast.expr:
-        """See ExpressionBuilder; lambdas in place of their names."""
+        """The expression in order, with lambdas in place of their names."""
         return super().in_order(self.with_lambdas(node))
 
     def with_lambdas(self, node: ast.expr) -> ast.expr:
@@ -205,10 +209,10 @@ class FunctionValueBuilder(CallBuilder):
         hidden = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         hidden |= {a.arg for a in ast.walk(node) if isinstance(a, ast.arg)}
         for place in places:
-            taken = hidden.intersection(load.id for load in expressions.free_loads(named[place.id]))
-            if taken:
-                what = f"the lambda {place.id!r}, which reads {taken.pop()!r}, where that name means something else,"
-                self.refuse(place, what, "use another name in the lambda or comprehension here")
+            shadowed = hidden.intersection(load.id for load in expressions.free_loads(named[place.id]))
+            if shadowed:
+                form = f"the lambda {place.id!r}, which reads {shadowed.pop()!r}, where that name means something else,"
+                self.refuse(place, form, "use another name in the lambda or comprehension here")
         self.expanding += 1
         if self.expanding > MOST_NESTED:
             self.refuse(places[0], f"a lambda that calls itself, {places[0].id!r},", "write it with `def`")
@@ -235,20 +239,20 @@ class FunctionValueBuilder(CallBuilder):
                 continue
             function = self.static(call.func)
             if type(function) is functools.partial and isinstance(function.func, (LaneFunction, PrimitiveFunction)):
-                given = {k.arg for k in call.keywords}
-                keywords = [ast.keyword(k, self.hidden(v)) for k, v in function.keywords.items() if k not in given]
+                overridden = {k.arg for k in call.keywords}
+                keywords = [ast.keyword(k, self.hidden(v)) for k, v in function.keywords.items() if k not in overridden]
                 arguments = [*map(self.hidden, function.args), *call.args]
-                made: ast.expr = ast.Call(self.hidden(function.func), arguments, [*keywords, *call.keywords])
+                replacement: ast.expr = ast.Call(self.hidden(function.func), arguments, [*keywords, *call.keywords])
             elif function is map and self.maps_function(call):
                 names = [self.fresh("element", i + 1) for i in range(len(call.args) - 1)]
                 loads, stores = ([ast.Name(n, kind()) for n in names] for kind in (ast.Load, ast.Store))
                 over = call.args[1] if len(names) == 1 else ast.Call(self.hidden(zip), call.args[1:], [])
                 target = stores[0] if len(names) == 1 else ast.Tuple(list(stores), ast.Store())
                 each = ast.Call(call.args[0], list(loads), [])
-                made = ast.ListComp(each, [ast.comprehension(target, over, [], 0)])
+                replacement = ast.ListComp(each, [ast.comprehension(target, over, [], 0)])
             else:
                 continue
-            replaced[id(call)] = expressions.located(made, call)
+            replaced[id(call)] = expressions.located(replacement, call)
             return self.plain_calls(with_nodes(node, replaced))
         return node
 
@@ -257,11 +261,11 @@ class FunctionValueBuilder(CallBuilder):
         return len(call.args) > 1 and _is_plain(call) and not isinstance(call.args[0], ast.Lambda)
 
     def is_choice(self, node: ast.Subscript) -> bool:
-        """Whether it takes a function out of a constant by an index that reads variables."""
+        """Whether a subscript takes a function out of a constant by an index that reads variables."""
         return bool(self.names_read(node.slice)) and has_functions(self.table(node.value))
 
     def table(self, node: ast.expr) -> Any:
-        """The constant that an expression before an index is, written there or elsewhere."""
+        """The value of the expression before an index, if it is a constant, written there or elsewhere."""
         value = self.static(node)
         written = value is UNKNOWN and isinstance(node, (ast.Tuple, ast.List, ast.Dict))
         return self.held_function(node) if written else value
@@ -274,18 +278,19 @@ class FunctionValueBuilder(CallBuilder):
                 return self.table(node.value)[self.numbers[index.id]]
             except LookupError as error:
                 raise CompileError(f"`{ast.unparse(node)}`: {error}.", self.source.at(node)) from None
-        what = f"`{expressions.text_of(node)}`, a function chosen by a value of the lane,"
-        self.refuse(node, what, "write `if` and `else` with a call in each, or loop over the functions themselves")
+        form = f"`{expressions.text_of(node)}`, a function chosen by a value of the lane,"
+        self.refuse(node, form, "write `if` and `else` with a call in each, or loop over the functions themselves")
 
+    @override
     def needs_variable(self, node: ast.expr) -> bool:
-        """See ExpressionBuilder."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Lambda) and _is_plain(node):
-            given = [*node.args, *(k.value for k in node.keywords)]
-            return self.needs_flow(node.func.body) or any(self.function_given(a) is not UNKNOWN for a in given)
+            arguments = [*node.args, *(k.value for k in node.keywords)]
+            return self.needs_flow(node.func.body) or any(self.function_given(a) is not UNKNOWN for a in arguments)
         return super().needs_variable(node)
 
+    @override
     def assign(self, identifier: str, node: ast.expr) -> None:
-        """See ExpressionBuilder; a called lambda is its body, with variables for its parameters."""
+        """Assign an expression; a called lambda is its body, with variables for its parameters."""
         node = self.in_order(node)
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Lambda) and self.needs_variable(node)):
             super().assign(identifier, node)

@@ -82,13 +82,13 @@ class ConstantCopier:
     """Copies of helpers and data, one of each object."""
 
     def __init__(self) -> None:
-        self._made: dict[int, tuple[Any, Any]] = {}
+        self._copies: dict[int, tuple[Any, Any]] = {}
         """By the original's id: the original, so that it keeps its id, and the copy."""
 
     def settled(self, value: Any) -> Any:
         """The value as it is now."""
-        if id(value) in self._made:
-            return self._made[id(value)][1]
+        if id(value) in self._copies:
+            return self._copies[id(value)][1]
         if isinstance(value, np.ndarray) and value.dtype != object:
             copied = value.copy()
             copied.flags.writeable = False
@@ -120,22 +120,22 @@ class ConstantCopier:
         return value
 
     def helper(self, value: Any) -> Any:
-        """What to call in place of a helper."""
+        """The function to call in place of a helper."""
         call = getattr(type(value), "__call__", None)  # noqa: B004
         if is_plain_object(value) and isinstance(call, types.FunctionType):
             return self._method(call, value, value)
         return self.settled(value)
 
-    def _keep(self, original: Any, made: Any) -> Any:
-        self._made[id(original)] = original, made
-        return made
+    def _keep(self, original: Any, copy: Any) -> Any:
+        self._copies[id(original)] = original, copy
+        return copy
 
     def _object(self, value: Any) -> Any:
-        made = self._keep(
+        copy = self._keep(
             value, types.SimpleNamespace() if type(value) is types.SimpleNamespace else object.__new__(type(value))
         )
-        vars(made).update((name, self.settled(part)) for name, part in vars(value).items())
-        return made
+        vars(copy).update((name, self.settled(part)) for name, part in vars(value).items())
+        return copy
 
     def _method(self, function: Any, owner: Any, value: Any) -> Any:
         if not isinstance(function, types.FunctionType) or not is_users_code(function.__code__):
@@ -145,7 +145,7 @@ class ConstantCopier:
         return types.MethodType(self.settled(function), owner if changes else self.settled(owner))
 
     def _read(self, name: str, value: Any, changed: set[str]) -> Any:
-        """What a helper finds in a name; state that its text changes is its own, but no array is."""
+        """The value of a name in a helper's copy: itself if the helper changes it and it is no array, else a copy."""
         return value if name in changed and not isinstance(value, np.ndarray) else self.settled(value)
 
     def _function(self, function: types.FunctionType) -> Any:
@@ -160,19 +160,19 @@ class ConstantCopier:
             cell if name in rebound or _is_empty(cell) else types.CellType()
             for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ())
         )
-        made = types.FunctionType(function.__code__, around, function.__name__, None, cells or None)
-        self._keep(function, made)
+        copy = types.FunctionType(function.__code__, around, function.__name__, None, cells or None)
+        self._keep(function, copy)
         names = {name for code in codes for name in code.co_names}
         for name, value in function.__globals__.items():
             around[name] = self._read(name, value, changed) if name in names else value
         for name, cell, old in zip(function.__code__.co_freevars, cells, function.__closure__ or ()):
             if cell is not old:
                 cell.cell_contents = self._read(name, old.cell_contents, changed)
-        made.__defaults__ = self.settled(function.__defaults__) if function.__defaults__ else None
-        made.__kwdefaults__ = self.settled(function.__kwdefaults__) if function.__kwdefaults__ else None
-        made.__dict__.update(function.__dict__)
-        made.__module__ = function.__module__
-        return made
+        copy.__defaults__ = self.settled(function.__defaults__) if function.__defaults__ else None
+        copy.__kwdefaults__ = self.settled(function.__kwdefaults__) if function.__kwdefaults__ else None
+        copy.__dict__.update(function.__dict__)
+        copy.__module__ = function.__module__
+        return copy
 
 
 def _is_empty(cell: types.CellType) -> bool:

@@ -41,7 +41,7 @@ _OURS = __name__.partition(".")[0]
 
 _GENERATORS = (np.random.RandomState, np.random.Generator, np.random.BitGenerator, random.Random)
 _SEEDED = (np.random.default_rng, np.random.RandomState, np.random.SeedSequence, random.Random)
-"""What makes generators: the same each time if it is given a seed."""
+"""Functions that make generators: the same one each time if given a seed."""
 
 _NOT_OF_CLOCK = {"sleep", "mktime", "strptime", "tzset", "get_clock_info"}
 """Functions of `time` that do not say what time it is."""
@@ -55,9 +55,9 @@ _FOR_PEOPLE = {"__repr__", "__str__", "__format__", "__reduce__", "__del__"}
 """Methods that no arithmetic calls."""
 
 _FIELD = type(inspect.Attribute.kind)
-"""Of the fields of namedtuples, of which that class is one."""
+"""The class of the fields of namedtuples, of which `Attribute` is one."""
 _GENERATED = "<string>"
-"""The file of what dataclasses and namedtuples make, those of libraries, too: then the class's module counts."""
+"""The file name of code that dataclasses and namedtuples generate: then the class's module counts."""
 _NUMBERS_AND_TEXTS = (int, float, complex, bool, str, bytes, type(None))
 _CONTAINERS = (tuple, list, dict, set, frozenset)
 
@@ -66,10 +66,10 @@ _IMPORTABLE = {"datetime", "numpy", "os", "random", "secrets", "time", "uuid"}
 
 @dataclass(frozen=True)
 class Hidden:
-    """What code reads that gives another value each time."""
+    """Something that code reads and that gives another value each time."""
 
     text: str
-    """As the code has it: `np.random.normal`."""
+    """The name as the code has it: `np.random.normal`."""
     random: bool
     """Whether it is a random number, and not a time."""
     within: str = ""
@@ -111,13 +111,13 @@ def needs_values(value: Any) -> bool | None:
 class StateFinder:
     """Looks through the code that a value leads to; each function once.
 
-    kind_of: what to look for. It gives None of what is not found, and else what `Hidden.random` is to be.
+    kind_of: for a value, what `Hidden.random` is to be, or None for a value that is not looked for.
     """
 
     def __init__(self, kind_of: Callable[[Any], bool | None] = hidden_state) -> None:
         self._kind_of = kind_of
         self._seen: dict[tuple[int, ...], Any] = {}
-        """By ids, what was looked at, so that it keeps them."""
+        """By ids: values that were visited, kept alive so that the ids stay theirs."""
         self._objects: list[Any] = []
         """Objects, classes and modules whose names stand alone."""
         self._attributes: dict[str, Callable[[bool], Hidden]] = {}
@@ -131,7 +131,7 @@ class StateFinder:
         return next(self._in(value), None) or next(self._of_names(), None)
 
     def _of_names(self) -> Iterator[Hidden]:
-        """What attributes of objects that stand alone lead to, which may name more of both."""
+        """Hidden state in attributes of objects that stand alone; these may name more of both."""
         tried = 0
         while tried < len(self._objects) * len(self._attributes):
             tried = len(self._objects) * len(self._attributes)
@@ -147,7 +147,7 @@ class StateFinder:
         return self._seen.setdefault(key, values) is values
 
     def _in(self, value: Any) -> Iterator[Hidden]:
-        """What a value leads to."""
+        """Hidden state that a value leads to."""
         if isinstance(value, LaneFunction) or not self._is_new(value):
             return
         kind: Any = type(value)
@@ -177,7 +177,7 @@ class StateFinder:
                 yield from self._in(_attribute_of_instance(value, name))
 
     def _object(self, value: Any, kind: type) -> Iterator[Hidden]:
-        """An object, or its class, which makes one: what operators call, and attributes by names that are read."""
+        """Hidden state in the methods of an object or class that operators call, and in attributes read by name."""
         self._objects.append(value)
         for base in filter(_is_of_user, kind.__mro__):
             for name, function in vars(base).items():
@@ -193,8 +193,8 @@ class StateFinder:
         yield from self._function(function, dict.fromkeys(function.__code__.co_varnames[:1], owner))
         for base in (owner if isinstance(owner, type) else type(owner)).__mro__ if "super" in names else ():
             for name in names:
-                found = vars(base).get(name)
-                yield from self._method(getattr(found, "__func__", found), owner)
+                attribute = vars(base).get(name)
+                yield from self._method(getattr(attribute, "__func__", attribute), owner)
 
     def _partial(self, value: functools.partial[Any]) -> Iterator[Hidden]:
         for part in (*value.args, *value.keywords.values()):
@@ -211,11 +211,11 @@ class StateFinder:
             names = {}  # ours, around functions of the user's, which closures and objects hold
         parameters = code.co_varnames[: code.co_argcount]
         defaults = function.__defaults__ or ()
-        known = dict(zip(parameters[len(parameters) - len(defaults) :], defaults))
-        known |= {**(function.__kwdefaults__ or {}), **bound}
+        bindings = dict(zip(parameters[len(parameters) - len(defaults) :], defaults))
+        bindings |= {**(function.__kwdefaults__ or {}), **bound}
         around = {name: _contents(cell) for name, cell in zip(code.co_freevars, function.__closure__ or ())}
         for inner in codes_of(code):
-            for value, text, place, unseeded in _reads(inner, names, {**around, **known}):
+            for value, text, place, unseeded in _reads(inner, names, {**around, **bindings}):
                 if value is _UNKNOWN:
                     self._attributes.setdefault(
                         text.rpartition(".")[2], _place(text.lstrip("."), function, inner, place)
@@ -256,13 +256,13 @@ def _attribute(value: Any, name: str) -> Any:
     of_ours = kind.__module__.startswith(f"{_OURS}.")
     if value is _UNKNOWN or not (_is_of_user(kind) or isinstance(value, tuple) or of_ours):
         return _UNKNOWN
-    found = inspect.getattr_static(value, name, _UNKNOWN)
-    if isinstance(found, (types.MemberDescriptorType, _FIELD)):
+    attribute = inspect.getattr_static(value, name, _UNKNOWN)
+    if isinstance(attribute, (types.MemberDescriptorType, _FIELD)):
         return getattr(value, name, _UNKNOWN)
-    if isinstance(found, (staticmethod, classmethod)):
-        return found.__func__
-    found = _of_property(found)
-    return types.MethodType(found, value) if isinstance(found, types.FunctionType) else found
+    if isinstance(attribute, (staticmethod, classmethod)):
+        return attribute.__func__
+    attribute = _of_property(attribute)
+    return types.MethodType(attribute, value) if isinstance(attribute, types.FunctionType) else attribute
 
 
 def _of_property(value: Any) -> Any:
@@ -297,12 +297,12 @@ _BETWEEN = ("PUSH_NULL", "PRECALL", "NOP", "CACHE", "SWAP", "POP_TOP")
 
 
 def _reads(
-    code: types.CodeType, around: Mapping[str, Any], known: dict[str, Any]
+    code: types.CodeType, around: Mapping[str, Any], local_values: dict[str, Any]
 ) -> Iterator[tuple[Any, str, dis.Instruction, bool]]:
     """What a code object reads by name: value, text, place, and whether it is called for a generator without a seed.
 
     An attribute of a value that is not known has the value _UNKNOWN.
-    known: values of parameters and of variables of the functions around it; those of imports are added.
+    local_values: values of parameters and of variables of the functions around it; those of imports are added.
     """
     builtins = around.get("__builtins__", {})
     builtins = builtins if isinstance(builtins, dict) else vars(builtins)
@@ -325,7 +325,7 @@ def _reads(
         if op.opname in _LOADS_OF_GLOBALS:
             value, text, place = around.get(name, builtins.get(name, _UNKNOWN)), name, op
         elif op.opname in _LOADS_OF_LOCALS or op.opname.startswith("LOAD_FAST_"):
-            value, text, place = known.get(name, _UNKNOWN), name, op
+            value, text, place = local_values.get(name, _UNKNOWN), name, op
         elif op.opname == "LOAD_CONST":
             constant = op.argval
         elif op.opname == "IMPORT_NAME":
@@ -333,7 +333,7 @@ def _reads(
         elif op.opname == "IMPORT_FROM":
             imported = _attribute(module, name)
         elif op.opname in ("STORE_FAST", "STORE_DEREF"):
-            known[name], imported = imported, _UNKNOWN
+            local_values[name], imported = imported, _UNKNOWN
 
 
 def _imported(name: str, parts: Any) -> Any:

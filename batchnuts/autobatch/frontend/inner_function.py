@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 from batchnuts.autobatch.frontend.source import FunctionSource
 from batchnuts.autobatch.language.functions import LaneFunction
 
@@ -51,8 +53,8 @@ class InnerFunction(LaneFunction):
         return self._settled[1]
 
     @property
+    @override
     def signature(self) -> inspect.Signature:
-        """See LaneFunction."""
         return self._signature
 
     @property

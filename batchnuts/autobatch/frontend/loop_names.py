@@ -42,8 +42,8 @@ def _read_outside(part: ast.AST, loop: ast.For) -> Iterator[str]:
         for child in ast.iter_child_nodes(part):
             yield from _read_outside(child, loop)
         return
-    for other in (part.iter, part.target, *part.orelse):
-        yield from _read_outside(other, loop)
+    for header_part in (part.iter, part.target, *part.orelse):
+        yield from _read_outside(header_part, loop)
     if not any(_same(inner, loop) for inner in ast.walk(part)):
         yield from _carried(part.body, set(_stored(part.target)))
     elif not _same(part, loop):
@@ -72,8 +72,8 @@ def _carried(statements: list[ast.stmt], bound: set[str]) -> Iterator[str]:
 
     def visit(part: ast.AST) -> Iterator[str]:
         if isinstance(part, ast.For):
-            for other in (part.iter, part.target):
-                yield from visit(other)
+            for header_part in (part.iter, part.target):
+                yield from visit(header_part)
             yield from _carried(part.body, bound.union(_stored(part.target)))
             yield from _carried(part.orelse, bound)
             return

@@ -201,7 +201,7 @@ class _OnLanes(ast.NodeTransformer):
         """Whether an operand depends on a variable of the lane."""
         return any(isinstance(part, ast.Name) and part.id in self.lane_names for part in ast.walk(node))
 
-    def known(self, node: ast.expr, reason: tuple[str, str], check: str = "known") -> ast.expr:
+    def require_known(self, node: ast.expr, reason: tuple[str, str], check: str = "known") -> ast.expr:
         """The visited node; if it depends on the lane, with the check that its value does not."""
         texts = [ast.Constant(text) for text in reason]
         of_the_lane = self.of_the_lane(node)
@@ -218,8 +218,8 @@ class _OnLanes(ast.NodeTransformer):
         return self.call("iterated", node, visited) if of_the_lane else visited
 
     def call(self, function: str, node: ast.expr, *arguments: ast.expr) -> ast.expr:
-        made = ast.Call(ast.Name(PREFIX + function, ast.Load()), list(arguments), [])
-        return ast.fix_missing_locations(ast.copy_location(made, node))
+        call = ast.Call(ast.Name(PREFIX + function, ast.Load()), list(arguments), [])
+        return ast.fix_missing_locations(ast.copy_location(call, node))
 
     def check(self, node: ast.expr, problem: str) -> list[ast.expr]:
         """The arguments that give a lane function the number of its check; equal parts share one."""
@@ -229,7 +229,7 @@ class _OnLanes(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         if isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Constant) and isinstance(node.left.value, str):
-            node.right = self.known(node.right, _TEXT)
+            node.right = self.require_known(node.right, _TEXT)
             return node
         name, right = type(node.op).__name__, node.right
         extra: list[ast.expr] = []
@@ -270,11 +270,11 @@ class _OnLanes(ast.NodeTransformer):
             generator.iter = self.iterated(generator.iter)
             targets = {part.id for part in ast.walk(generator.target) if isinstance(part, ast.Name)}
             self.lane_names = self.lane_names | targets if of_the_lane else self.lane_names - targets
-            generator.ifs = [self.known(test, _CONDITION) for test in generator.ifs]
+            generator.ifs = [self.require_known(test, _CONDITION) for test in generator.ifs]
         if isinstance(node, ast.DictComp):
-            node.key, node.value = self.known(node.key, _TEXT), self.visit(node.value)
+            node.key, node.value = self.require_known(node.key, _TEXT), self.visit(node.value)
         elif isinstance(node, ast.SetComp):
-            node.elt = self.known(node.elt, _TEXT)
+            node.elt = self.require_known(node.elt, _TEXT)
         else:
             node.elt = self.visit(node.elt)
         self.lane_names = outside
@@ -283,24 +283,24 @@ class _OnLanes(ast.NodeTransformer):
     visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = comprehension
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        node.test = self.known(node.test, _CONDITION)
+        node.test = self.require_known(node.test, _CONDITION)
         node.body, node.orelse = self.visit(node.body), self.visit(node.orelse)
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        node.values = [*(self.known(v, _CONDITION) for v in node.values[:-1]), self.visit(node.values[-1])]
+        node.values = [*(self.require_known(v, _CONDITION) for v in node.values[:-1]), self.visit(node.values[-1])]
         return node
 
     def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.expr:
-        node.value = self.known(node.value, _TEXT)
+        node.value = self.require_known(node.value, _TEXT)
         return node
 
     def visit_Set(self, node: ast.Set) -> ast.expr:
-        node.elts = [self.known(e, _TEXT) for e in node.elts]
+        node.elts = [self.require_known(e, _TEXT) for e in node.elts]
         return node
 
     def visit_Dict(self, node: ast.Dict) -> ast.expr:
-        node.keys = [key and self.known(key, _TEXT) for key in node.keys]
+        node.keys = [key and self.require_known(key, _TEXT) for key in node.keys]
         node.values = [self.visit(value) for value in node.values]
         return node
 
@@ -340,16 +340,18 @@ class _OnLanes(ast.NodeTransformer):
         outside = set(self.lane_names)
         if any(self.of_the_lane(argument) for argument in arguments if argument not in lambdas):
             self.lane_names |= {part.arg for lambda_ in lambdas for part in ast.walk(lambda_.args) if _is_arg(part)}
-        made = self.called(node)
+        visited = self.called(node)
         self.lane_names = outside
-        return made
+        return visited
 
     def known_from(self, node: ast.Call, first: int, check: str, texts: tuple[str, str]) -> ast.Call:
         """The visited call, with a check of its arguments from that position on, and of those by name but `x`."""
-        node.args = [self.known(a, texts, check) if i >= first else self.visit(a) for i, a in enumerate(node.args)]
+        node.args = [
+            self.require_known(a, texts, check) if i >= first else self.visit(a) for i, a in enumerate(node.args)
+        ]
         for keyword in node.keywords:
             value = keyword.value
-            keyword.value = self.visit(value) if keyword.arg == "x" else self.known(value, texts, check)
+            keyword.value = self.visit(value) if keyword.arg == "x" else self.require_known(value, texts, check)
         return node
 
     def called(self, node: ast.Call) -> ast.expr:
@@ -361,10 +363,10 @@ class _OnLanes(ast.NodeTransformer):
             return node
         builtin = self.builtin(called)
         if builtin in _KNOWING:
-            node.args = [self.known(a, _KNOWING[builtin]) for a in node.args]
+            node.args = [self.require_known(a, _KNOWING[builtin]) for a in node.args]
             return node
         if builtin in _KNOWING_ELEMENTS:
-            node.args = [self.known(a, _KNOWING_ELEMENTS[builtin], "known_elements") for a in node.args]
+            node.args = [self.require_known(a, _KNOWING_ELEMENTS[builtin], "known_elements") for a in node.args]
             return node
         if builtin in _KNOWING_FROM:
             return self.known_from(node, *_KNOWING_FROM[builtin])
@@ -376,7 +378,7 @@ class _OnLanes(ast.NodeTransformer):
             node.keywords = [self.visit(keyword) for keyword in node.keywords]
             return node
         if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Constant) and called.attr == "format":
-            node.args = [self.known(a, _TEXT) for a in node.args]
+            node.args = [self.require_known(a, _TEXT) for a in node.args]
         elif isinstance(called, ast.Attribute) and called.attr in _LOOKING_UP and any(map(self.of_the_lane, node.args)):
             holder = copied(called.value)
             node.args = [self.call("looked_up", a, copied(holder), a) for a in node.args[:1]] + node.args[1:]
@@ -416,8 +418,8 @@ def _index(node: ast.expr) -> ast.expr:
         return node
     none = ast.Constant(None)
     bounds = [part or none for part in (node.lower, node.upper, node.step)]
-    made = ast.Call(ast.Name(PREFIX + "slice", ast.Load()), bounds, [])
-    return ast.fix_missing_locations(ast.copy_location(made, node))
+    call = ast.Call(ast.Name(PREFIX + "slice", ast.Load()), bounds, [])
+    return ast.fix_missing_locations(ast.copy_location(call, node))
 
 
 def on_lanes(

@@ -43,17 +43,17 @@ def plain_python(function: Callable[..., Any]) -> Callable[..., Any]:
     ast.copy_location(maker, tree)
     module = ast.fix_missing_locations(ast.Module([maker], []))
     compiled = compile(module, source.filename, "exec", dont_inherit=True)
-    (made,) = [found for found in _codes(compiled) if found.co_name == tree.name]
+    (rewritten,) = [inner for inner in _codes(compiled) if inner.co_name == tree.name]
     cells = {
         **dict(zip(code.co_freevars, function.__closure__ or ())),
         **{k: types.CellType(v) for k, v in _HIDDEN.items()},
     }
     result = types.FunctionType(
-        made.replace(co_name=code.co_name, co_qualname=code.co_qualname),
+        rewritten.replace(co_name=code.co_name, co_qualname=code.co_qualname),
         function.__globals__,
         function.__name__,
         function.__defaults__,
-        tuple(cells[name] for name in made.co_freevars),
+        tuple(cells[name] for name in rewritten.co_freevars),
     )
     result.__kwdefaults__ = function.__kwdefaults__
     return result
@@ -76,7 +76,7 @@ def _changes_in_place(code: types.CodeType) -> bool:
 
 
 class _Rewrite(ast.NodeTransformer):
-    """Every assignment of a function and of those inside it by the Rewriter."""
+    """Applies the Rewriter to every assignment of a function and of those inside it."""
 
     def __init__(self, source: FunctionSource) -> None:
         self.source = source
@@ -89,18 +89,18 @@ class _Rewrite(ast.NodeTransformer):
         own = {a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
         own |= expressions.assigned_names(tree)
 
-        def refuse(node: ast.AST, what: str, rewrite: str) -> NoReturn:
-            text = f"{what} cannot be batched in function {tree.name!r}. Instead, {rewrite}."
+        def refuse(node: ast.AST, form: str, rewrite: str) -> NoReturn:
+            text = f"{form} cannot be batched in function {tree.name!r}. Instead, {rewrite}."
             raise UnsupportedSyntaxError(text, self.source.at(node))
 
         self.rewriter = Rewriter(lambda: f"@{next(self.numbers)}", own.__contains__, refuse)
-        tree.body = [made for statement in tree.body for made in self.statements(statement)]
+        tree.body = [replacement for statement in tree.body for replacement in self.statements(statement)]
         self.rewriter = outer
         return tree
 
     def statements(self, statement: ast.stmt) -> list[ast.stmt]:
-        made = self.visit(statement)
-        return made if isinstance(made, list) else [made]
+        visited = self.visit(statement)
+        return visited if isinstance(visited, list) else [visited]
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         return self.function(node)

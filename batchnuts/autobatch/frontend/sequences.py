@@ -14,6 +14,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import override
+
 from batchnuts.autobatch.errors import CompileError
 from batchnuts.autobatch.language import iteration, operators
 from batchnuts.autobatch.language.pytree import parts
@@ -26,7 +28,7 @@ Lengths = Callable[[str], int]
 """The length of the array or structure in a variable."""
 
 Hide = Callable[[Any], ast.expr]
-"""From a constant to an expression that denotes it."""
+"""Maps a constant to an expression that denotes it."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +65,14 @@ class LearnedMore(CompileError):
 
 def length_of_type(type_: Any) -> int | None:
     """How many elements a value of that (structured) type has; None for a scalar."""
-    found = parts(type_)
-    if found is not None:
-        return len(found[1])
+    structure = parts(type_)
+    if structure is not None:
+        return len(structure[1])
     return type_.shape[0] if type_.shape else None
 
 
 class Sequence:
-    """What a loop runs over; see the module."""
+    """A sequence that a loop runs over (see the module)."""
 
     def inners(self) -> tuple[Sequence, ...]:
         """The sequences it is made of."""
@@ -117,24 +119,24 @@ class Held(Sequence):
 
     variable: str
 
+    @override
     def reads(self) -> tuple[str, ...]:
-        """See Sequence."""
         return (self.variable,)
 
+    @override
     def length(self, lengths: Lengths) -> int | None:
-        """See Sequence."""
         return lengths(self.variable)
 
+    @override
     def item(self, values: Values, k: Any) -> Any:
-        """See Sequence."""
         return iteration.element(values[self.variable], k)
 
+    @override
     def text(self, k: str) -> str:
-        """See Sequence."""
         return f"element({self.variable}, {k})"
 
+    @override
     def in_round(self, k: int, hide: Hide) -> ast.expr:
-        """See Sequence."""
         return ast.Subscript(ast.Name(self.variable, ast.Load()), ast.Constant(k), ast.Load())
 
 
@@ -145,20 +147,20 @@ class Known(Sequence):
     value: Any
     written: str
 
+    @override
     def length(self, lengths: Lengths) -> int | None:
-        """See Sequence."""
         return len(self.value)
 
+    @override
     def item(self, values: Values, k: Any) -> Any:
-        """See Sequence."""
         return iteration.element(self.value, k)
 
+    @override
     def text(self, k: str) -> str:
-        """See Sequence."""
         return f"element({self.written}, {k})"
 
+    @override
     def in_round(self, k: int, hide: Hide) -> ast.expr:
-        """See Sequence."""
         return hide(self.value[k])
 
 
@@ -169,28 +171,28 @@ class Count(Sequence):
     start: int
     stop: str
 
+    @override
     def reads(self) -> tuple[str, ...]:
-        """See Sequence."""
         return (self.stop,)
 
+    @override
     def length(self, lengths: Lengths) -> int | None:
-        """See Sequence."""
         return None
 
+    @override
     def bounds(self, values: Values, k: Any) -> list[Any]:
-        """See Sequence."""
         return [operators.less(self.item(values, k), values[self.stop])]
 
+    @override
     def item(self, values: Values, k: Any) -> Any:
-        """See Sequence."""
         return k + self.start if self.start else k
 
+    @override
     def text(self, k: str) -> str:
-        """See Sequence."""
         return f"{k} + {self.start}" if self.start else k
 
+    @override
     def in_round(self, k: int, hide: Hide) -> ast.expr:
-        """See Sequence."""
         return ast.Constant(k + self.start)
 
 
@@ -201,26 +203,26 @@ class Enumerate(Sequence):
     inner: Sequence
     start: int | str
 
+    @override
     def inners(self) -> tuple[Sequence, ...]:
-        """See Sequence."""
         return (self.inner,)
 
+    @override
     def reads(self) -> tuple[str, ...]:
-        """See Sequence."""
         return (self.start,) if isinstance(self.start, str) else ()
 
+    @override
     def item(self, values: Values, k: Any) -> Any:
-        """See Sequence."""
         start = values[self.start] if isinstance(self.start, str) else self.start
         number = k if self.start == 0 else operators.add(k, start)
         return number, self.inner.item(values, k)
 
+    @override
     def text(self, k: str) -> str:
-        """See Sequence."""
         return f"({k if self.start == 0 else f'{k} + {self.start}'}, {self.inner.text(k)})"
 
+    @override
     def in_round(self, k: int, hide: Hide) -> ast.expr:
-        """See Sequence."""
         number: ast.expr = ast.Constant(k + self.start) if isinstance(self.start, int) else ast.Constant(k)
         if isinstance(self.start, str):
             number = ast.BinOp(number, ast.Add(), ast.Name(self.start, ast.Load()))
@@ -234,28 +236,28 @@ class Zip(Sequence):
     all: tuple[Sequence, ...]
     strict: bool
 
+    @override
     def inners(self) -> tuple[Sequence, ...]:
-        """See Sequence."""
         return self.all
 
+    @override
     def length(self, lengths: Lengths) -> int | None:
-        """See Sequence."""
-        found = [inner.length(lengths) for inner in self.all]
-        known = [n for n in found if n is not None]
-        if self.strict and len(set(found)) > 1:
-            raise ValueError(f"zip(..., strict=True) of sequences of the lengths {', '.join(map(str, known))}")
-        return min(known, default=None)
+        inner_lengths = [inner.length(lengths) for inner in self.all]
+        static_lengths = [n for n in inner_lengths if n is not None]
+        if self.strict and len(set(inner_lengths)) > 1:
+            raise ValueError(f"zip(..., strict=True) of sequences of the lengths {', '.join(map(str, static_lengths))}")
+        return min(static_lengths, default=None)
 
+    @override
     def item(self, values: Values, k: Any) -> Any:
-        """See Sequence."""
         return tuple(inner.item(values, k) for inner in self.all)
 
+    @override
     def text(self, k: str) -> str:
-        """See Sequence."""
         return f"({', '.join(inner.text(k) for inner in self.all)})"
 
+    @override
     def in_round(self, k: int, hide: Hide) -> ast.expr:
-        """See Sequence."""
         return ast.Tuple([inner.in_round(k, hide) for inner in self.all], ast.Load())
 
 
@@ -265,18 +267,18 @@ class Backwards(Sequence):
 
     inner: Held
 
+    @override
     def inners(self) -> tuple[Sequence, ...]:
-        """See Sequence."""
         return (self.inner,)
 
+    @override
     def item(self, values: Values, k: Any) -> Any:
-        """See Sequence."""
         return self.inner.item(values, iteration.length(values[self.inner.variable]) - 1 - k)
 
+    @override
     def text(self, k: str) -> str:
-        """See Sequence."""
         return self.inner.text(f"len({self.inner.variable}) - 1 - {k}")
 
+    @override
     def in_round(self, k: int, hide: Hide) -> ast.expr:
-        """See Sequence."""
         return self.inner.in_round(-1 - k, hide)

@@ -69,9 +69,9 @@ def read_function(function: Callable[..., Any]) -> FunctionSource:
         raise CompileError(_changed(name, filename))
     if not isinstance(node, ast.FunctionDef):
         inside = [part for part in ast.walk(node) if isinstance(part, ast.Lambda)]
-        found, place = ("a lambda", inside[0]) if inside else ("`async def`", node)
+        kind, place = ("a lambda", inside[0]) if inside else ("`async def`", node)
         raise UnsupportedSyntaxError(
-            f"{name!r} is not a plain function: found {found}, expected `def`. Write it with `def`.",
+            f"{name!r} is not a plain function: found {kind}, expected `def`. Write it with `def`.",
             source_at(filename, place),
         )
     closure, unset = _closure(function)

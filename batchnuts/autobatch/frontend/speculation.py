@@ -66,7 +66,7 @@ _FUNCTIONS = (
     ops.square,
     ops.where,
 )
-"""Functions of which the same is true."""
+"""Functions whose evaluation is cheap and cannot fail either."""
 
 
 def is_speculable(node: ast.expr, static: Callable[[ast.AST], Any]) -> bool:

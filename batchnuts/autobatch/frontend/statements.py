@@ -63,7 +63,7 @@ class _FunctionBuilder(ComprehensionBuilder):
             source, captured = function.source, function.captured
         else:
             source, captured = read_function(function.python_function), ()
-        super().__init__(name, source, dict(callee.given), captured)
+        super().__init__(name, source, dict(callee.function_arguments), captured)
         self.callee = callee
         self.name_of = name_of
         self.reading = reading
@@ -119,9 +119,9 @@ class _FunctionBuilder(ComprehensionBuilder):
             case ast.For():
                 self.for_statement(node)
             case ast.Break():
-                self.end(GotoOp(self.loops[-1].after))
+                self.end(GotoOp(self.loops[-1].break_label))
             case ast.Continue():
-                self.end(GotoOp(self.loops[-1].again))
+                self.end(GotoOp(self.loops[-1].continue_label))
             case ast.Assert():
                 self.assert_statement(node)
             case ast.FunctionDef():
@@ -135,8 +135,8 @@ class _FunctionBuilder(ComprehensionBuilder):
             case ast.Expr(value=value) if type(value) in REWRITES:
                 self.refuse(node, f"`{ast.unparse(value)}`", REWRITES[type(value)])
             case ast.Expr(value=value):
-                what = f"the statement `{ast.unparse(value)}`, whose value is not used,"
-                self.refuse(node, what, instead_of_unused(value))
+                form = f"the statement `{ast.unparse(value)}`, whose value is not used,"
+                self.refuse(node, form, instead_of_unused(value))
             case _:
                 keyword = KEYWORDS.get(type(node), type(node).__name__.lower())
                 self.refuse(node, f"a `{keyword}` statement", REWRITES.get(type(node), "rewrite it with if and while"))
@@ -145,14 +145,14 @@ class _FunctionBuilder(ComprehensionBuilder):
         """`sync(fraction)`: a new block that lanes enter together."""
         where = self.source.at(call)
         try:
-            given = inspect.signature(sync).bind(*call.args, **{str(k.arg): k.value for k in call.keywords}).arguments
+            bound = inspect.signature(sync).bind(*call.args, **{str(k.arg): k.value for k in call.keywords}).arguments
         except TypeError as error:
             raise CompileError(f"`sync` takes one argument, the fraction: {error}.", where) from None
         fraction: Any = 1.0
-        if (node := given.get("fraction")) is not None:
+        if (node := bound.get("fraction")) is not None:
             if isinstance(node, ast.Starred) or not self.is_static(node):
-                what = f"the fraction `{ast.unparse(node)}` of `sync`, which is not known at compile time,"
-                self.refuse(node, what, "write a number")
+                form = f"the fraction `{ast.unparse(node)}` of `sync`, which is not known at compile time,"
+                self.refuse(node, form, "write a number")
             fraction = self.evaluate(node)
         if not is_share(fraction):
             raise CompileError(f"the fraction of `sync` is {fraction!r}; write a number in (0, 1].", where)
@@ -179,21 +179,24 @@ class _FunctionBuilder(ComprehensionBuilder):
     def if_statement(self, node: ast.If) -> None:
         yes, no, after = (self.new_label(kind) for kind in ("then", "else", "endif"))
         self.branch(node.test, yes, no)
-        taken = bool(self.evaluate(node.test)) if self.is_static(node.test) else None
-        for label, statements, always in ((yes, node.body, taken is True), (no, node.orelse, taken is False)):
+        holds = bool(self.evaluate(node.test)) if self.is_static(node.test) else None
+        for label, statements, always in (
+            (yes, node.body, holds is True),
+            (no, node.orelse, holds is False),
+        ):
             self.start(label)
-            if always or taken is None:  # what Python never runs may be written for other constants
+            if always or holds is None:  # what Python never runs may be written for other constants
                 with contextlib.nullcontext() if always else self.block():
                     self.body(statements)
             self.end(GotoOp(after))
         self.start(after)
 
     def while_statement(self, node: ast.While) -> None:
-        again, body, done, after = (self.new_label(kind) for kind in ("while", "body", "done", "endwhile"))
-        self.end(GotoOp(again))
-        self.start(again)
+        header, body, done, after = (self.new_label(kind) for kind in ("while", "body", "done", "endwhile"))
+        self.end(GotoOp(header))
+        self.start(header)
         self.branch(node.test, body, done)
-        self.loop_body(node, Loop(again, after), body, done)
+        self.loop_body(node, Loop(header, after), body, done)
 
     def for_statement(self, node: ast.For) -> None:
         if not (isinstance(node.iter, ast.Call) and self.static(node.iter.func) is range and not node.iter.keywords):
@@ -212,13 +215,13 @@ class _FunctionBuilder(ComprehensionBuilder):
         if not node.orelse and self.has_one_element(node.iter):
             self.assign(node.target.id, start)
             once = self.new_label("endfor")
-            self.loops.append(Loop(again=once, after=once))
+            self.loops.append(Loop(continue_label=once, break_label=once))
             self.body(node.body)
             self.loops.pop()
             self.end(GotoOp(once))
             self.start(once)
             return
-        again, body, done, after = (self.new_label(kind) for kind in ("for", "body", "done", "endfor"))
+        header, body, done, after = (self.new_label(kind) for kind in ("for", "body", "done", "endfor"))
         # temporaries, since the body may assign what a bound was computed from
         stop = self.atom(expressions.as_bound(stop_bound))
         if not expressions.is_literal_integer(step):
@@ -227,8 +230,8 @@ class _FunctionBuilder(ComprehensionBuilder):
             self.assert_that(nonzero, "range() with a step of 0", self.source.at(step))
         counter = self.temporary()
         self.assign(counter, expressions.as_bound(start))
-        self.end(GotoOp(body if self.certainly_runs(node) else again))
-        self.start(again)
+        self.end(GotoOp(body if self.certainly_runs(node) else header))
+        self.start(header)
         inside = expressions.range_test(counter, stop, step, node.iter)
         self.branch(inside, body, done)
         self.start(body)
@@ -237,7 +240,7 @@ class _FunctionBuilder(ComprehensionBuilder):
         ast.fix_missing_locations(pair)
         both = ast.copy_location(ast.Tuple([node.target, ast.Name(counter, ast.Store())], ast.Store()), node.target)
         self.assign_target(both, pair)
-        self.loop_body(node, Loop(again, after), None, done)
+        self.loop_body(node, Loop(header, after), None, done)
 
     def has_one_element(self, call: ast.Call) -> bool:
         """Whether a range(...) is known at compile time to have one element."""
@@ -253,12 +256,12 @@ class _FunctionBuilder(ComprehensionBuilder):
         with self.block():
             self.body(node.body)
         self.loops.pop()
-        self.end(GotoOp(loop.again))
+        self.end(GotoOp(loop.continue_label))
         self.start(done)
         with self.block():
             self.body(node.orelse)
-        self.end(GotoOp(loop.after))
-        self.start(loop.after)
+        self.end(GotoOp(loop.break_label))
+        self.start(loop.break_label)
 
     def build(self) -> Function:
         self.body(self.source.tree.body)
@@ -292,7 +295,7 @@ def build_program(root: LaneFunction, reading: Reading | None = None) -> Program
     def name_of(callee: Callee, node: ast.AST | None = None, source: FunctionSource | None = None) -> str:
         if callee not in names:
             base = getattr(callee.function, "__name__", "function")
-            if source is not None and sum(other.function == callee.function for other in names) >= MOST_VERSIONS:
+            if source is not None and sum(existing.function == callee.function for existing in names) >= MOST_VERSIONS:
                 raise CompileError(
                     f"the call of {base!r} gives it yet another function as argument: it would be compiled more than "
                     f"{MOST_VERSIONS} times. Pass on the function that was given, not a new one in each call.",

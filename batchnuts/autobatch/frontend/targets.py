@@ -31,8 +31,8 @@ class TargetBuilder(FunctionValueBuilder):
         pattern = expressions.Pattern.of(target, self.refuse_target)
         # of a name that is there twice the last one counts
         last = {name: i for i, name in enumerate(pattern.names)}
-        kept = [n if last[n] == i else self.temporary() for i, n in enumerate(pattern.names)]
-        return tuple(map(self.variable, kept)), partial(pattern.take_apart, source=self.source.at(target))
+        names = [n if last[n] == i else self.temporary() for i, n in enumerate(pattern.names)]
+        return tuple(map(self.variable, names)), partial(pattern.take_apart, source=self.source.at(target))
 
     def parts_with_functions(self, target: ast.Tuple | ast.List, value: ast.expr) -> list[ast.expr] | None:
         """The parts of a tuple, as many as there are targets, where some are functions; None for everything else."""
@@ -56,7 +56,7 @@ class TargetBuilder(FunctionValueBuilder):
                 yield from self.pairs(element, inner)  # type: ignore[arg-type]
 
     def assign_parts(self, pairs: list[tuple[ast.expr, ast.expr]]) -> None:
-        """Targets and their values, all of which are evaluated first."""
+        """Assign to targets after all of their values are evaluated."""
         held = [(t, v) if self.holds_functions(v) else (t, self.evaluated(v)) for t, v in pairs]
         functions = [self.held_function(v) if isinstance(t, ast.Name) else expressions.UNKNOWN for t, v in held]
         for (target, value), function in zip(held, functions):
@@ -80,8 +80,8 @@ class TargetBuilder(FunctionValueBuilder):
                     self.hold(identifier, function, target)
                     return
                 if identifier in self.visible:
-                    what = f"{identifier!r}, which stands for a function, as a variable"
-                    self.refuse(target, what, "use another name")
+                    form = f"{identifier!r}, which stands for a function, as a variable"
+                    self.refuse(target, form, "use another name")
                 self.assign(identifier, value)
                 self.unsettled.discard(identifier)
             case ast.Tuple() | ast.List() if (parts := self.parts_with_functions(target, value)) is not None:

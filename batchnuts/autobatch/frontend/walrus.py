@@ -56,15 +56,15 @@ def assigned_twice(node: ast.expr) -> ast.NamedExpr | None:
 
 def reads_before(node: ast.expr) -> dict[int, str]:
     """The reads of variables that the expression assigns later: the variable's name, by the `id` of its node."""
-    found: dict[int, str] = {}
+    reads: dict[int, str] = {}
     bound: set[str] = set()
     later = {event.name for event in _events(node, ()) if event.binds}
     for event in _events(node, ()):
         if event.binds:
             bound.add(event.name)
         elif event.name in later - bound:
-            found[id(event.node)] = event.name
-    return found
+            reads[id(event.node)] = event.name
+    return reads
 
 
 def with_names(node: ast.expr, saved: dict[int, str]) -> ast.expr:

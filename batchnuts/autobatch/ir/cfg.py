@@ -47,7 +47,7 @@ def successors(graph: ControlFlowGraph, *, through_calls: bool = True) -> dict[s
     stays within one body. Labels of blocks that the graph does not have (a tail call out of one body) are left out.
     """
     resumes = _resumes(graph) if through_calls else {}
-    known = set(graph.labels)
+    labels = set(graph.labels)
     result = {}
     for block in graph.blocks:
         match block.terminator:
@@ -55,8 +55,8 @@ def successors(graph: ControlFlowGraph, *, through_calls: bool = True) -> dict[s
                 result[block.label] = tuple(resumes.get(block.owner, ())) if through_calls else ()
             case PushGotoOp(resume, target):
                 result[block.label] = (target,) if through_calls else (resume,)
-            case other:
-                result[block.label] = tuple(label for label in jump_labels(other) if label in known)
+            case terminator:
+                result[block.label] = tuple(label for label in jump_labels(terminator) if label in labels)
     return result
 
 
@@ -82,7 +82,7 @@ def predecessors(graph: ControlFlowGraph, *, through_calls: bool = True) -> dict
     for label, following in successors(graph, through_calls=through_calls).items():
         for target in following:
             result[target].append(label)
-    return {label: tuple(found) for label, found in result.items()}
+    return {label: tuple(sources) for label, sources in result.items()}
 
 
 def reachable(graph: ControlFlowGraph) -> frozenset[str]:
@@ -123,11 +123,11 @@ def simplify_graph(graph: ControlFlowGraph) -> ControlFlowGraph:
             target = step
         if target != label:
             skip[label] = target
-    kept = [replace(block, terminator=relabel(block.terminator, skip)) for block in graph.blocks]
+    relabelled = [replace(block, terminator=relabel(block.terminator, skip)) for block in graph.blocks]
     if graph.entry in skip and all(graph.entry != target for target in skip.values()):
-        first = next(block for block in kept if block.label == skip[graph.entry])
-        kept = [first, *(block for block in kept if block is not first)]
-    graph = ControlFlowGraph(tuple(kept))
+        first = next(block for block in relabelled if block.label == skip[graph.entry])
+        relabelled = [first, *(block for block in relabelled if block is not first)]
+    graph = ControlFlowGraph(tuple(relabelled))
     alive = reachable(graph)
     graph = ControlFlowGraph(tuple(block for block in graph.blocks if block.label in alive))
     return _join_chains(graph)

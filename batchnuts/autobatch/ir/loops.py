@@ -13,16 +13,16 @@ def components(labels: tuple[str, ...], following: Edges) -> list[tuple[str, ...
     """Strongly connected components of the graph on `labels`, sources first; labels keep their order within one."""
     inside = frozenset(labels)
     reachable = {label: reached(label, following, inside) for label in labels}
-    found: dict[str, tuple[str, ...]] = {}
+    result: dict[str, tuple[str, ...]] = {}
     for label in labels:
-        if not any(label in part for part in found.values()):
-            found[label] = tuple(x for x in labels if x == label or (x in reachable[label] and label in reachable[x]))
+        if not any(label in part for part in result.values()):
+            result[label] = tuple(x for x in labels if x == label or (x in reachable[label] and label in reachable[x]))
     # a component that reaches another reaches everything that the other does, and the other itself
-    return sorted(found.values(), key=lambda part: -len(reachable[part[0]] | {part[0]}))
+    return sorted(result.values(), key=lambda part: -len(reachable[part[0]] | {part[0]}))
 
 
 def is_loop(component: tuple[str, ...], following: Edges) -> bool:
-    """Control can come back to a block of the component."""
+    """Whether control can come back to a block of the component."""
     return len(component) > 1 or component[0] in following[component[0]]
 
 
@@ -52,20 +52,20 @@ def innermost_loops(graph: ControlFlowGraph) -> dict[str, frozenset[str]]:
     topological order).
     """
     following = successors(graph, through_calls=False)
-    found: dict[str, frozenset[str]] = {}
+    innermost: dict[str, frozenset[str]] = {}
 
     def look(labels: tuple[str, ...]) -> None:
         for part in components(labels, following):
             if is_loop(part, following):
-                found.update(dict.fromkeys(part, frozenset(part)))
+                innermost.update(dict.fromkeys(part, frozenset(part)))
                 look(part[1:])
 
     look(graph.labels)
-    return found
+    return innermost
 
 
 def calls_itself(graph: ControlFlowGraph, loop: frozenset[str]) -> bool:
-    """Some block of the loop makes a call in which control may come to that block again."""
+    """Whether some block of the loop makes a call in which control may come to that block again."""
     following = successors(graph)
     for label in loop:
         terminator = graph.block(label).terminator

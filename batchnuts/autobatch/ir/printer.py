@@ -125,10 +125,10 @@ def show_program(program: Program) -> str:
     """The whole program: bodies in order, then for each variable its type, allocation and new name, where known."""
     variants = Variants()
     lines = [line for function in program.all_functions() for line in [*_show_function(function, variants), ""]]
-    known = sorted({*program.var_defs, *program.var_alloc, *program.renamed})
-    if known:
+    variables = sorted({*program.var_defs, *program.var_alloc, *program.renamed})
+    if variables:
         lines.append("variables")
-        lines += [_show_variable(program, variable) for variable in known]
+        lines += [_show_variable(program, variable) for variable in variables]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -165,16 +165,16 @@ class Variants:
     """Numbers primitives that stand in equal ops of one program and yet compute with different functions."""
 
     def __init__(self) -> None:
-        self._known: dict[PrimOp, list[Any]] = {}
+        self._functions: dict[PrimOp, list[Any]] = {}
 
     def number(self, op: PrimOp) -> int:
         """1 for the first function that is seen in such an op, 2 for the second..."""
-        known = self._known.setdefault(op, [])
-        for number, call in enumerate(known, 1):
+        functions = self._functions.setdefault(op, [])
+        for number, call in enumerate(functions, 1):
             if same_function(call, op.function.call):
                 return number
-        known.append(op.function.call)
-        return len(known)
+        functions.append(op.function.call)
+        return len(functions)
 
 
 def same_function(a: Any, b: Any, assumed: frozenset[tuple[int, int]] = frozenset()) -> bool:
@@ -219,7 +219,7 @@ def _closure(function: FunctionType) -> tuple[Any, ...]:
 
 
 def _same_code(a: CodeType, b: CodeType) -> bool:
-    """Equal but for the lines that they stand at."""
+    """Whether two code objects are equal except for the lines that they stand at."""
     parts = ("co_code", "co_names", "co_varnames", "co_freevars", "co_argcount", "co_kwonlyargcount", "co_flags")
     if any(getattr(a, part) != getattr(b, part) for part in parts) or len(a.co_consts) != len(b.co_consts):
         return False

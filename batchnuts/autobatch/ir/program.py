@@ -362,13 +362,13 @@ def shared_arrays(program: Program) -> tuple[Shared, ...]:
 
     Raises CompileError for two of one name.
     """
-    found: dict[str, Shared] = {}
+    by_name: dict[str, Shared] = {}
     for function in program.all_functions():
         for op in (op for block in function.graph.blocks for op in block.ops if isinstance(op, PrimOp)):
             for array in op.function.shared:
-                if found.setdefault(array.name, array) is not array:
+                if by_name.setdefault(array.name, array) is not array:
                     raise CompileError(f"two shared arrays of the program are named {array.name!r}", op.source)
-    return tuple(found.values())
+    return tuple(by_name.values())
 
 
 def mentioned(program: Program) -> frozenset[str]:
@@ -378,13 +378,13 @@ def mentioned(program: Program) -> frozenset[str]:
 
 def mentioned_in(function: Function) -> frozenset[str]:
     """The variables of one body, its parameters and results among them; an op that is none of the IR names none."""
-    found = {*function.vars_in, *function.vars_out}
+    variables = {*function.vars_in, *function.vars_out}
     for block in function.graph.blocks:
-        found |= {*terminator_reads(block.terminator)}
+        variables |= {*terminator_reads(block.terminator)}
         for op in block.ops:
             if isinstance(op, Op):
-                found |= {op.var} if isinstance(op, (PushOp, PopOp)) else {*reads(op), *writes(op)}
-    return frozenset(found)
+                variables |= {op.var} if isinstance(op, (PushOp, PopOp)) else {*reads(op), *writes(op)}
+    return frozenset(variables)
 
 
 def fresh_name(wanted: str, taken: Container[str]) -> str:

@@ -79,10 +79,10 @@ def _conditions(function: Function, variable: str, path: list[str]) -> str:
                 ways_around.add(label)
                 todo.append(label)
     conditions = []
-    for label, taken in pairwise(path):
+    for label, target in pairwise(path):
         branch = blocks[label].terminator
         if isinstance(branch, BranchOp):
-            holds = taken == branch.true_label
+            holds = target == branch.true_label
             if (branch.false_label if holds else branch.true_label) in ways_around:
                 conditions.append(_condition_text(blocks[label], branch, holds))
     return "when " + " and ".join(conditions) if conditions else "always"
@@ -92,8 +92,8 @@ def _condition_text(block: Block, branch: BranchOp, holds: bool) -> str:
     line = f"line {branch.source.line}" if branch.source else "an unknown line"
     if block.label.split(".")[1:2] == ["for"]:
         return f"the `for` loop of {line} has {'another iteration' if holds else 'no iteration left'}"
-    made = [op for op in block.ops if isinstance(op, PrimOp) and branch.cond_var in op.vars_out]
-    text = made[-1].function.text if made else ""
+    definitions = [op for op in block.ops if isinstance(op, PrimOp) and branch.cond_var in op.vars_out]
+    text = definitions[-1].function.text if definitions else ""
     text = re.sub(r"^bool\((\w+)\)$", r"\1", text)
-    known = text and not re.search(r"\b_\d+\b", text)
-    return f"{f'`{text}` ({line})' if known else f'the condition of {line}'} is {'true' if holds else 'false'}"
+    readable = text and not re.search(r"\b_\d+\b", text)
+    return f"{f'`{text}` ({line})' if readable else f'the condition of {line}'} is {'true' if holds else 'false'}"

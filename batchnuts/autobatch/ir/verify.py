@@ -73,10 +73,10 @@ def check_names(program: Program) -> None:
         _require(not both, f"function {function.name!r} has {both} as parameters and results; return a copy of each")
         for variable in sorted(mentioned_in(function)):
             _require(variable != RETURN_ADDRESS, f"variable {variable!r}: this name stands for return addresses")
-            other = body_of.setdefault(variable, function.name)
-            if other != function.name:  # the message takes as long to write as all of this takes to check
+            owner = body_of.setdefault(variable, function.name)
+            if owner != function.name:  # the message takes as long to write as all of this takes to check
                 raise MalformedProgramError(
-                    f"{_first_mention(function, variable)} uses {variable!r}, which is a variable of {other!r}: names "
+                    f"{_first_mention(function, variable)} uses {variable!r}, which is a variable of {owner!r}: names "
                     f"are unique in the whole program. Call it {function.name}.{variable.rpartition('.')[2]}, say"
                 )
 
@@ -97,12 +97,15 @@ def check_structure(program: Program) -> None:
         for block in function.graph.blocks:
             for op in block.ops:
                 _check_op(program, block, op)
-            found = block.terminator
+            end = block.terminator
             _require(
-                isinstance(found, Terminator),
-                f"block {block.label!r} ends in {found!r}, expected goto, branch, push_goto or return",
+                isinstance(end, Terminator),
+                f"block {block.label!r} ends in {end!r}, expected goto, branch, push_goto or return",
             )
-            targets = [*jump_labels(found), *([found.resume_label] if isinstance(found, PushGotoOp) else ())]
+            targets = [
+                *jump_labels(end),
+                *([end.resume_label] if isinstance(end, PushGotoOp) else ()),
+            ]
             for target in targets:
                 _require(
                     target in labels, f"block {block.label!r} jumps to {target!r}, which is no block of its function"
@@ -112,12 +115,12 @@ def check_structure(program: Program) -> None:
 def _check_op(program: Program, block: Block, op: Op) -> None:
     _require(isinstance(op, Op), f"block {block.label!r}: {op!r} is no instruction of the IR")
     if isinstance(op, FunctionCallOp):
-        known = [f for f in program.functions if f.name == op.function]
-        _require(bool(known), f"block {block.label!r} calls {op.function!r}, which the program does not have")
-        found, expected = ((len(x.vars_in), len(x.vars_out)) for x in (op, known[0]))
+        callees = [f for f in program.functions if f.name == op.function]
+        _require(bool(callees), f"block {block.label!r} calls {op.function!r}, which the program does not have")
+        actual, expected = ((len(x.vars_in), len(x.vars_out)) for x in (op, callees[0]))
         _require(
-            found == expected,
-            f"block {block.label!r}: the call of {op.function!r} has {found[0]} inputs and {found[1]} outputs, "
+            actual == expected,
+            f"block {block.label!r}: the call of {op.function!r} has {actual[0]} inputs and {actual[1]} outputs, "
             f"expected {expected[0]} and {expected[1]}",
         )
     twice = _twice(writes(op))
@@ -304,6 +307,6 @@ def check_allocation(program: Program) -> None:
             _require(stored, f"{block.label}: {variable} is read but not stored")
         for variable in (*live.at_start[block.label], *terminator_reads(block.terminator)):
             if variable in live.at_start[block.label]:
-                kept = allocation[variable] in STORED
-                _require(kept, f"{block.label}: {variable} crosses blocks but is {allocation[variable].value}")
+                persistent = allocation[variable] in STORED
+                _require(persistent, f"{block.label}: {variable} crosses blocks but is {allocation[variable].value}")
     _require(set(successors(program.graph)) == set(program.graph.labels), "edges to unknown blocks")

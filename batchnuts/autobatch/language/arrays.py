@@ -50,7 +50,7 @@ def tensor_library_of(*values: Any) -> TensorLibrary | None:
 
     TypeError where tensors of two libraries meet.
     """
-    found: TensorLibrary | None = None
+    common: TensorLibrary | None = None
     for value in values:
         kind = type(value)
         if kind in _PLAIN:
@@ -59,19 +59,19 @@ def tensor_library_of(*values: Any) -> TensorLibrary | None:
             library = tensor_library_of(*value)
         else:
             library = _tensor_library_of_type(kind)  # type: ignore[arg-type]  # mypy: a type as Hashable
-        if library is None or library is found:
+        if library is None or library is common:
             continue
-        if found is not None:
+        if common is not None:
             raise TypeError(
-                f"arrays of {found.name} and {library.name} meet in one operation. Convert one of them with "
+                f"arrays of {common.name} and {library.name} meet in one operation. Convert one of them with "
                 "numpy.asarray, or write the whole program with one library"
             )
-        found = library
-    return found
+        common = library
+    return common
 
 
 def tensor_library(name: str) -> TensorLibrary:
-    """That of a backend's name, "tensorflow" or "jax"; it is imported now."""
+    """The library of a backend's name, "tensorflow" or "jax"; it is imported now."""
     if name == "jax":
         from batchnuts.autobatch.language.libraries import jax
 

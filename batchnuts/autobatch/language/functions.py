@@ -80,11 +80,11 @@ def require_function(function: Any, frame: FrameType) -> None:
     if isinstance(function, FunctionType):
         return
     kind = type(function).__name__
-    found, advice = _NO_FUNCTIONS.get(kind, (f"a {kind}", "Write a `def` that calls it, and batch that"))
+    description, advice = _NO_FUNCTIONS.get(kind, (f"a {kind}", "Write a `def` that calls it, and batch that"))
     if isinstance(function, type):
-        found, advice = f"the class {function.__name__!r}", "Put it above the function that is to be batched"
+        description, advice = f"the class {function.__name__!r}", "Put it above the function that is to be batched"
     raise UnsupportedSyntaxError(
-        f"@batch takes a function of one lane, found {found}. {advice}.",
+        f"@batch takes a function of one lane, found {description}. {advice}.",
         start_of_line(frame.f_code.co_filename, frame.f_lineno),
     )
 
@@ -160,7 +160,7 @@ def write(buffer: Any, index: Any, value: Any) -> Any:
             "x[i, j] = value."
         )
 
-    def one(rows: Any, row: Any) -> Any:
+    def write_leaf(rows: Any, row: Any) -> Any:
         rows = np.array(rows)
         _require_holds(rows, row)
         if not 0 <= int(index) < len(rows):
@@ -168,7 +168,7 @@ def write(buffer: Any, index: Any, value: Any) -> Any:
         rows[int(index)] = row
         return rows
 
-    return map_leaves(one, buffer, value)
+    return map_leaves(write_leaf, buffer, value)
 
 
 def _require_holds(rows: Any, row: Any) -> None:

@@ -87,10 +87,10 @@ def item_of_constants(x: Any, index: Any) -> Any:
         raise ValueError("indexing an array of unknown rank")
     parts = _full(tuple(np.asarray(part) if isinstance(part, list) else part for part in parts), len(shape))
     axes = iter(shape)
-    found = [part if part is None else _constant_from_the_front(part, next(axes)) for part in parts]
-    _require_indices(tuple(found))
+    normalized = [part if part is None else _constant_from_the_front(part, next(axes)) for part in parts]
+    _require_indices(tuple(normalized))
     library = tensor_library_of(x)
-    return x[tuple(found)] if library is None else library.item(x, tuple(found))
+    return x[tuple(normalized)] if library is None else library.item(x, tuple(normalized))
 
 
 def _constant_from_the_front(part: Any, extent: int | None) -> Any:
@@ -181,8 +181,8 @@ def row(x: Any, index: Any) -> Any:
 
 
 def row_of_plain_array(x: Any, index: Any) -> Any:
-    """The same in plain Python, where the values are known: ValueError for an index outside, as it is written."""
-    found = row(x, index)
-    if not 0 <= int(found) < len(x):
+    """`row` in plain Python, where the values are known: ValueError for an index outside, as it is written."""
+    normalized = row(x, index)
+    if not 0 <= int(normalized) < len(x):
         raise ValueError(f"write: index {int(index)} is outside the buffer's {len(x)} rows")
-    return found
+    return normalized

@@ -66,17 +66,17 @@ def iterated(x: Any) -> Any:
     return elements(x) if is_array(x) else x
 
 
-def known(x: Any, what: str, advice: str) -> Any:
+def known(x: Any, subject: str, advice: str) -> Any:
     """`x` itself, a number that must be known when compiling. Raises TypeError for an array: each lane has its own."""
     if is_array(x):
-        raise TypeError(f"{what} must be known when the expression is compiled, not a value of the lane; {advice}")
+        raise TypeError(f"{subject} must be known when the expression is compiled, not a value of the lane; {advice}")
     return x
 
 
-def known_whole(x: Any, what: str, advice: str) -> Any:
+def known_whole(x: Any, subject: str, advice: str) -> Any:
     """`x` itself, with everything that it holds. Raises TypeError as `known`."""
     for leaf in flatten(x)[0]:
-        known(leaf, what, advice)
+        known(leaf, subject, advice)
     return x
 
 
@@ -92,9 +92,9 @@ def all_iterated(values: Any) -> tuple[Any, ...]:
     return tuple(map(iterated, elements(values)))
 
 
-def known_elements(x: Any, what: str, advice: str) -> Any:
+def known_elements(x: Any, subject: str, advice: str) -> Any:
     """`x` itself, or its elements, which Python must have at hand. Raises TypeError as `known`."""
-    return tuple(known(element, what, advice) for element in ((x,) if is_array(x) else x))
+    return tuple(known(element, subject, advice) for element in ((x,) if is_array(x) else x))
 
 
 def looked_up(container: Any, x: Any) -> Any:

@@ -48,7 +48,7 @@ class Checks:
     def note(self, check: int, held: Any) -> None:
         """The check was evaluated once more. In a function that the library itself calls, nothing can be noted."""
         trace = _trace_of(held)
-        if self._traces and trace is not None and not any(trace is known for known in self._traces):
+        if self._traces and trace is not None and not any(trace is own_trace for own_trace in self._traces):
             return
         before = self._held.get(check, True)
         self._held[check] = held if before is True else before if held is True else ops.logical_and(before, held)
@@ -289,9 +289,9 @@ def not_identical(x: Any, y: Any) -> bool:
 def _require_bits(symbol: str, *values: Any) -> None:
     """Raise TypeError for arrays and numbers of which an operator of bits is not defined."""
     if any(is_array(v) for v in values) and not all(isinstance(v, int) or _kind(v) in "biu" for v in values):
-        found = " and ".join(str(dtype_of(value)) for value in values)
+        dtypes = " and ".join(str(dtype_of(value)) for value in values)
         raise TypeError(
-            f"`{symbol}` takes integers and booleans, found {found}. Cast with ops.cast(value, 'int64'), or write "
+            f"`{symbol}` takes integers and booleans, found {dtypes}. Cast with ops.cast(value, 'int64'), or write "
             "`and`, `or` and `not` between conditions"
         )
 

@@ -61,8 +61,8 @@ def _call(name: str, values: Sequence[Any], dtype: Any, **options: Any) -> Any:
 def _require_kind(name: str, domain: str, dtype: Any, *values: Any) -> None:
     """Raise TypeError for a dtype that a function is not defined on, which libraries say late or not at all."""
     if dtype.kind not in _KINDS.get(domain, dtype.kind):
-        found = " and ".join(str(dtype_of(value)) for value in values)
-        raise TypeError(f"{name} takes {domain}, found {found}: cast with ops.cast(value, dtype)")
+        dtypes = " and ".join(str(dtype_of(value)) for value in values)
+        raise TypeError(f"{name} takes {domain}, found {dtypes}: cast with ops.cast(value, dtype)")
 
 
 # How the rows of the table become functions
@@ -201,9 +201,9 @@ def take(x: Array, indices: Any, axis: int = 0) -> Array:
     if library is None or shape is None:
         return np.take(x, places, axis=axis)
     axis = axis % len(shape)
-    taken = library.gather(x, places.reshape(-1), axis)
+    gathered = library.gather(x, places.reshape(-1), axis)
     whole: list[Any] = [*shape[:axis], *places.shape, *shape[axis + 1 :]]
-    return taken if places.ndim == 1 else reshape(taken, whole)
+    return gathered if places.ndim == 1 else reshape(gathered, whole)
 
 
 def cumsum(x: Array, axis: int = -1) -> Array:
@@ -360,15 +360,17 @@ def scan(step: _Function, carry: Any, rows: Any = None, length: int | None = Non
 
     Raises ValueError without rows and length, for rows of other lengths, and where the carry changes its structure.
     """
-    (carried, of_carry), (given, of_rows) = _flatten(carry), ([], None) if rows is None else _flatten(rows)
-    lengths = {(static_shape(row) or (None,))[0] for row in given} | ({length} if length is not None else set())
+    (carried, of_carry), (row_leaves, of_rows) = _flatten(carry), ([], None) if rows is None else _flatten(rows)
+    lengths = {(static_shape(row) or (None,))[0] for row in row_leaves} | ({length} if length is not None else set())
     if len(lengths) != 1 or None in lengths:
         raise ValueError(f"scan: found the lengths {sorted(map(str, lengths))}; expected one for all rows, or length=")
     trips = int(next(iter(lengths)) or 0)
     trees: list[Any] = []
 
-    def on_leaves(carried: Sequence[Any], given: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        after, result = step(_unflatten(of_carry, carried), None if of_rows is None else _unflatten(of_rows, given))
+    def on_leaves(carried: Sequence[Any], row_leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        after, result = step(
+            _unflatten(of_carry, carried), None if of_rows is None else _unflatten(of_rows, row_leaves)
+        )
         leaves, tree = _flatten(after)
         if tree != of_carry:
             raise ValueError(f"scan: the carry is {of_carry} and becomes {tree}; expected the same structure")
@@ -376,15 +378,15 @@ def scan(step: _Function, carry: Any, rows: Any = None, length: int | None = Non
         trees.append(of_result)
         return leaves, stacked
 
-    first, results = on_leaves(carried, [row[0] for row in given])
-    library = _library_of(*carried, *given, *first, *results)  # of what step finds around it too
+    first, results = on_leaves(carried, [row[0] for row in row_leaves])
+    library = _library_of(*carried, *row_leaves, *first, *results)  # of what step finds around it too
     dtypes = [_common_dtype((before, after)) for before, after in zip(carried, first, strict=True)]
 
-    def converted(carried: Sequence[Any], given: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        after, stacked = on_leaves(carried, given)
+    def converted(carried: Sequence[Any], row_leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        after, stacked = on_leaves(carried, row_leaves)
         after = [_convert(value, dtype, library) for value, dtype in zip(after, dtypes, strict=True)]
         return after, [_convert(value, dtype_of(value), library) for value in stacked]
 
     start = [_convert(value, dtype, library) for value, dtype in zip(carried, dtypes, strict=True)]
-    last, stacked = library.scan(converted, start, list(given), trips)
+    last, stacked = library.scan(converted, start, list(row_leaves), trips)
     return _unflatten(of_carry, last), None if trees[0] is None else _unflatten(trees[0], stacked)

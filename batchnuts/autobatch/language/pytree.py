@@ -62,10 +62,10 @@ def parts(value: Any) -> tuple[tuple[Any, ...], list[Any]] | None:
 
 def flatten(value: Any) -> tuple[list[Any], TreeDef]:
     """All leaves, depth first in field order, and the structure's shape."""
-    found = parts(value)
-    if found is None:
+    structure = parts(value)
+    if structure is None:
         return [value], LEAF
-    names, children = found
+    names, children = structure
     flat = [flatten(child) for child in children]
     leaves = [leaf for child_leaves, _ in flat for leaf in child_leaves]
     return leaves, TreeDef(type(value), names, tuple(tree for _, tree in flat))
@@ -81,19 +81,19 @@ def _build(tree: TreeDef, leaves: Iterator[Any]) -> Any:
         return dict(zip(tree.names, children))
     if issubclass(tree.kind, tuple):
         return tree.kind(*children)
-    made = object.__new__(tree.kind)
+    instance = object.__new__(tree.kind)
     fields = dict(zip(tree.names, children))
-    _assign(made, fields)
-    if hasattr(made, "__post_init__"):
+    _assign(instance, fields)
+    if hasattr(instance, "__post_init__"):
         with contextlib.suppress(Exception):  # it may check values, where here are types, or the arrays of all lanes
-            made.__post_init__()  # for attributes that are no fields
-        _assign(made, fields)
-    return made
+            instance.__post_init__()  # for attributes that are no fields
+        _assign(instance, fields)
+    return instance
 
 
-def _assign(made: Any, fields: dict[str, Any]) -> None:
+def _assign(instance: Any, fields: dict[str, Any]) -> None:
     for name, value in fields.items():
-        object.__setattr__(made, name, value)
+        object.__setattr__(instance, name, value)
 
 
 def unflatten(tree: TreeDef, leaves: Sequence[Any]) -> Any:

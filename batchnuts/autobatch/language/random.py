@@ -92,9 +92,9 @@ def _key_words(key: Array) -> tuple[Any, Any]:
     shape = ops.static_shape(key) if is_array(key) else None
     dtype = None if shape is None else ops.dtype_of(key)
     if not shape or shape[-1] != 2 or dtype not in (np.uint32, np.int32):
-        found = type(key).__name__ if shape is None else f"{np.dtype(dtype).name}{list(shape)}"
+        kind = type(key).__name__ if shape is None else f"{np.dtype(dtype).name}{list(shape)}"
         raise ValueError(
-            f"a key is a uint32 array of shape [2], found {found}. Pass random.lane_keys(seed, lanes) as an argument, "
+            f"a key is a uint32 array of shape [2], found {kind}. Pass random.lane_keys(seed, lanes) as an argument, "
             "and use random.split or random.fold_in for more"
         )
     if dtype == np.int32:  # as TensorFlow's functions take their seeds

@@ -52,13 +52,13 @@ def structures_compared(python: _Binary, x: Any, y: Any, on_lanes: Mapping[_Bina
 
 def same(x: Any, y: Any, equal: _Binary) -> Any:
     """Whether two elements of structures are equal, one truth. ValueError for arrays, which have several."""
-    for one, other in ((x, y), (y, x)):
-        if isinstance(one, (tuple, list)) and is_array(other) and static_shape(other) == ():
+    for left, right in ((x, y), (y, x)):
+        if isinstance(left, (tuple, list)) and is_array(right) and static_shape(right) == ():
             return False  # a number and a tuple, which beside an array could stand for one
-    found = equal(x, y)
-    if is_array(found):
-        require_scalar(found, "comparing elements of tuples, lists and dicts")
-    return found
+    result = equal(x, y)
+    if is_array(result):
+        require_scalar(result, "comparing elements of tuples, lists and dicts")
+    return result
 
 
 def _equal(x: Any, y: Any, equal: _Binary) -> Any:

@@ -71,15 +71,15 @@ def _once(program: Program) -> Program:
                 keep, drop = (b, a) if b in fixed or (a not in fixed and _shorter(b, a)) else (a, b)
                 leader[drop] = keep
                 conflicts[keep] |= conflicts[drop]
-                for other in conflicts[drop]:
-                    conflicts[other].add(keep)
+                for neighbour in conflicts[drop]:
+                    conflicts[neighbour].add(keep)
     renamed = {v: find(v) for v in leader}
     blocks = tuple(_rename_block(b, renamed) for b in program.graph.blocks)
     allocation: dict[str, VariableAllocation] = {}
     for variable, kind in program.var_alloc.items():
-        kept = renamed[variable]
-        if allocation.get(kept) is not VariableAllocation.REGISTER:
-            allocation[kept] = kind if kind is VariableAllocation.REGISTER else program.var_alloc[kept]
+        root = renamed[variable]
+        if allocation.get(root) is not VariableAllocation.REGISTER:
+            allocation[root] = kind if kind is VariableAllocation.REGISTER else program.var_alloc[root]
     names = {original: renamed[name] for original, name in program.renamed.items()}
     return program.replace(graph=ControlFlowGraph(blocks), var_alloc=allocation, renamed=names)
 
@@ -115,14 +115,14 @@ def _interference(program: Program) -> dict[str, set[str]]:
         for op in reversed(block.ops):
             copied = dict(_copies(op))
             for out in writes(op):
-                for other in (*after, *writes(op)):
-                    if copied.get(out) != other:
-                        conflict(out, other)
+                for neighbour in (*after, *writes(op)):
+                    if copied.get(out) != neighbour:
+                        conflict(out, neighbour)
             after = live_before_op(op, after)
     entry_live = (*live.at_start[program.graph.entry], *program.vars_in)
     for variable in entry_live:
-        for other in entry_live:
-            conflict(variable, other)
+        for neighbour in entry_live:
+            conflict(variable, neighbour)
     return conflicts
 
 

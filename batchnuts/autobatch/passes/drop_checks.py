@@ -76,5 +76,5 @@ def _without(op: PrimOp, constant: Mapping[int, AssertOp]) -> PrimOp:
                 raise _DoesNotHold(check)
         return tuple(result for i, result in enumerate(results) if i not in constant)
 
-    kept = tuple(v for i, v in enumerate(op.vars_out) if i not in constant)
-    return replace(op, vars_out=kept, function=replace(primitive, call=call))
+    outputs = tuple(v for i, v in enumerate(op.vars_out) if i not in constant)
+    return replace(op, vars_out=outputs, function=replace(primitive, call=call))

@@ -135,11 +135,11 @@ def _compute_in_place(ops: tuple[Op, ...], live_at_end: Variables, types: Types)
             maker = _maker(result, k, out, source)
             if maker is None or source in live_after[k] or op.vars_in.count(source) > 1 or out in op.vars_in:
                 continue
-            made = result[maker]
-            assert isinstance(made, PrimOp)
-            if made.vars_in and types.get(out) != types.get(source):
+            producer = result[maker]
+            assert isinstance(producer, PrimOp)
+            if producer.vars_in and types.get(out) != types.get(source):
                 continue
-            result[maker] = replace(made, vars_out=tuple(out if v == source else v for v in made.vars_out))
+            result[maker] = replace(producer, vars_out=tuple(out if v == source else v for v in producer.vars_out))
             rest = [(o, i) for o, i in zip(op.vars_out, op.vars_in) if o != out]
             result[k] = replace(op, vars_out=tuple(o for o, _ in rest), vars_in=tuple(i for _, i in rest))
             return _compute_in_place(tuple(result), live_at_end, types)

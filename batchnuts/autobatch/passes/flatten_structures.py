@@ -40,12 +40,12 @@ def flatten_structures(program: Program, evaluator: Evaluator) -> Program:
     """The program over leaf variables. `evaluator` finds, as in type inference, which leaves each op really uses."""
     leaves: dict[str, Names] = {}
     types: dict[str, TensorType] = {}
-    taken = set(program.var_defs)
+    used_names = set(program.var_defs)
     for variable, type_ in program.var_defs.items():
         members, tree = flatten(type_)
-        taken.discard(variable)
-        leaves[variable] = tuple(fresh_name(name, taken) for name in leaf_names(variable, tree))
-        taken.update(leaves[variable])
+        used_names.discard(variable)
+        leaves[variable] = tuple(fresh_name(name, used_names) for name in leaf_names(variable, tree))
+        used_names.update(leaves[variable])
         types.update(zip(leaves[variable], members))
 
     def expand(variables: Names) -> Names:
@@ -137,9 +137,9 @@ def _on_leaves(
 
     def call(*values: Any) -> tuple[Any, ...]:
         flat = [flatten(value) for value in flat_call(*values)]
-        found = [tree for _, tree in flat]
-        if found != inferred and not primitive.of_language:  # on NumPy, by the values
-            raise unexpected_result(", ".join(map(str, found)), ", ".join(map(str, inferred)), op.source)
+        returned = [tree for _, tree in flat]
+        if returned != inferred and not primitive.of_language:  # on NumPy, by the values
+            raise unexpected_result(", ".join(map(str, returned)), ", ".join(map(str, inferred)), op.source)
         results = [leaf for leaves, _ in flat for leaf in leaves]
         return tuple(results[i] for i in wanted)
 

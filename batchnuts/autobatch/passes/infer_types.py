@@ -21,6 +21,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from batchnuts.autobatch.errors import BatchnutsError, CompileError, Source, TypeConflictError
 from batchnuts.autobatch.frontend.sequences import Apart, LearnedMore
 from batchnuts.autobatch.ir.printer import show_type as show
@@ -82,21 +84,21 @@ class Evaluator(Protocol):
         """
 
 
-class Remembering:
+class Remembering(Evaluator):
     """An Evaluator that traces each primitive once for the same argument types."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
-        self._known: dict[Any, tuple[AbstractResult, ...]] = {}
+        self._results: dict[Any, tuple[AbstractResult, ...]] = {}
         self._traced: list[Primitive] = []
 
+    @override
     def evaluate(self, function: Primitive, arguments: tuple[Any, ...]) -> tuple[AbstractResult, ...]:
-        """See Evaluator."""
         key = (id(function), hashable(arguments))
-        if key not in self._known:
-            self._known[key] = self._evaluator.evaluate(function, arguments)
+        if key not in self._results:
+            self._results[key] = self._evaluator.evaluate(function, arguments)
             self._traced.append(function)  # alive, so that no other primitive gets its id
-        return self._known[key]
+        return self._results[key]
 
 
 def _weakened(result: AbstractResult) -> AbstractResult:
@@ -169,24 +171,24 @@ class _Inference:
 
     def conflict(self, variable: str, joined: Any, new: _Assignment) -> TypeConflictError:
         function, _, identifier = variable.partition(".")
-        what = f"the result of {function!r}" if identifier == "return" else f"variable {identifier!r}"
+        subject = f"the result of {function!r}" if identifier == "return" else f"variable {identifier!r}"
         before = next(iter(self.assignments[variable].values())).where
         rule = rule_broken(new.type, joined)
         if variable in self.written:
-            what = f"`{self.written[variable]}`"
+            subject = f"`{self.written[variable]}`"
             rule = rule.replace("A variable has", "An expression has").replace(", or use another variable", "")
         return TypeConflictError(
-            f"{what} is {show(new.type)} here but {show(joined)} at {before or 'the input'}\n{rule}", new.where
+            f"{subject} is {show(new.type)} here but {show(joined)} at {before or 'the input'}\n{rule}", new.where
         )
 
     def other_hints(self) -> Iterator[Hints]:
         """Hints to try in turn where a variable that is also assigned a literal has a conflict."""
         for variable in self.conflicts:
-            found = [a.type for a in self.assignments[variable].values() if isinstance(a.type, TensorType)]
-            weak = [t for t in found if t.weak]
+            assigned = [a.type for a in self.assignments[variable].values() if isinstance(a.type, TensorType)]
+            weak = [t for t in assigned if t.weak]
             if variable in self.hints or not weak:
                 continue
-            for dtype in dict.fromkeys([*self.met.get(variable, ()), *(t.dtype for t in found if not t.weak)]):
+            for dtype in dict.fromkeys([*self.met.get(variable, ()), *(t.dtype for t in assigned if not t.weak)]):
                 if all(weak_fits(t, TensorType(dtype, t.shape)) for t in weak):
                     yield {**self.hints, variable: dtype}
 
@@ -278,9 +280,9 @@ class _Inference:
 
     def mixed_numbers(self) -> MixedNumbers | None:
         """What variables that hold Python's integers and narrower ones may hold; None if there are none."""
-        assigned = {v: [a.type for a in found.values()] for v, found in self.assignments.items()}
-        found = has_mixed(self.types, assigned)
-        return MixedNumbers(self.program, self.types, self.evaluator) if found else None
+        assigned = {v: [a.type for a in places.values()] for v, places in self.assignments.items()}
+        mixed = has_mixed(self.types, assigned)
+        return MixedNumbers(self.program, self.types, self.evaluator) if mixed else None
 
     def settle_weak(self, op: Op) -> tuple[Op, list[tuple[str, str]]]:
         """The op as it must run once its weak inputs are arrays of Python's dtypes; what it casts to which dtype.
@@ -331,15 +333,15 @@ class _Inference:
         try:
             results = self.evaluator.evaluate(function, arguments)
             for result, expected in zip(results, wanted):
-                found = map_leaves(join_leaves, result.type, expected)
-                if map_leaves(strengthen, found) != map_leaves(strengthen, expected):
+                joined = map_leaves(join_leaves, result.type, expected)
+                if map_leaves(strengthen, joined) != map_leaves(strengthen, expected):
                     return False
         except Exception:  # any failure means: not with these dtypes
             return False
         return True
 
     def run(self, input_types: tuple[Any, ...]) -> None:
-        """To the fixpoint. Each round passes over every op once."""
+        """Infer types to the fixpoint. Each round passes over every op once."""
         for variable, type_ in zip(self.program.vars_in, input_types):
             self.assign(variable, "input", type_, None)
         rounds = 0
@@ -367,7 +369,7 @@ def infer_types(program: Program, input_types: tuple[Any, ...], evaluator: Evalu
     narrowing = Narrowing(program, inference.types, evaluator)
     settle = functools.partial(inference.settle_block, narrowing=narrowing, mixed=inference.mixed_numbers())
     settled = {f.name: _map_blocks(f, settle) for f in program.all_functions()}
-    types = {variable: map_leaves(strengthen, t) for variable, t in (inference.types | narrowing.made).items()}
+    types = {variable: map_leaves(strengthen, t) for variable, t in (inference.types | narrowing.added_types).items()}
     settled = {name: _map_blocks(f, lambda b: drop_settled_checks(b, types, evaluator)) for name, f in settled.items()}
     return program.with_functions(settled).replace(var_defs=types)
 
@@ -417,10 +419,10 @@ def _check_conditions(function: Function, inference: _Inference) -> None:
         for op in (*block.ops, block.terminator):
             if not isinstance(op, (AssertOp, BranchOp)):
                 continue
-            found = inference.types.get(op.cond_var)
-            if found is not None and map_leaves(strengthen, found) != TensorType("bool"):
+            type_ = inference.types.get(op.cond_var)
+            if type_ is not None and map_leaves(strengthen, type_) != TensorType("bool"):
                 raise TypeConflictError(
-                    f"a condition must be a scalar boolean, found {show(found)}. Reduce it with ops.any or ops.all.",
+                    f"a condition must be a scalar boolean, found {show(type_)}. Reduce it with ops.any or ops.all.",
                     op.source,
                 )
 

@@ -32,8 +32,8 @@ def inline(program: Program) -> Program:
     """The program with every such function taken into its caller, repeatedly."""
     while (name := _candidate(program)) is not None:
         callee = program.function(name)
-        taken = frozenset(label for f in program.all_functions() for label in f.graph.labels)
-        resume = fresh_name(f"{name}.inlined", taken)
+        labels = frozenset(label for f in program.all_functions() for label in f.graph.labels)
+        resume = fresh_name(f"{name}.inlined", labels)
         functions = {f.name: _into(f, callee, resume) for f in program.all_functions() if f.name != name}
         rest = tuple(f for f in program.functions if f.name != name)
         program = simplify(program.replace(functions=rest).with_functions(functions))

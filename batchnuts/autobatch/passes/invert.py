@@ -116,15 +116,15 @@ def _in_place(ops: list[Op], parameter: str, step: _Step) -> list[Op]:
     """The ops with the parameter's assignment as the last thing before the call: all else reads it unchanged."""
     if not step.offset:
         return ops
-    kept: list[Op] = []
+    result: list[Op] = []
     for op in ops:
         if isinstance(op, PrimOp) and parameter in op.vars_out:
             pairs = [(o, i) for o, i in zip(op.vars_out, op.vars_in) if o != parameter]
             if op.function is not COPY or not pairs:
                 continue
             op = replace(op, vars_out=tuple(o for o, _ in pairs), vars_in=tuple(i for _, i in pairs))
-        kept.append(op)
-    return [*kept, _shift(parameter, step.offset, step.source)]
+        result.append(op)
+    return [*result, _shift(parameter, step.offset, step.source)]
 
 
 def _undo(parameter: str, step: _Step) -> list[Op]:

@@ -51,12 +51,12 @@ def lower_function_calls(program: Program) -> Program:
     check_well_formed(program)
     calls = call_graph(program)
     blocks: list[Block] = []
-    taken = {label for function in program.all_functions() for label in function.graph.labels}
+    labels = {label for function in program.all_functions() for label in function.graph.labels}
     for function in program.all_functions():
-        blocks += _lower_body(program, function, calls, taken)
+        blocks += _lower_body(program, function, calls, labels)
     program = program.replace(graph=ControlFlowGraph(tuple(blocks)), functions=())
-    known = mentioned(program)
-    return program.replace(var_defs={v: t for v, t in program.var_defs.items() if v in known})
+    used = mentioned(program)
+    return program.replace(var_defs={v: t for v, t in program.var_defs.items() if v in used})
 
 
 def _copy(outs: tuple[str, ...], ins: tuple[str, ...], like: FunctionCallOp) -> list[Op]:
@@ -64,8 +64,8 @@ def _copy(outs: tuple[str, ...], ins: tuple[str, ...], like: FunctionCallOp) -> 
     return [PrimOp(tuple(o for o, _ in pairs), COPY, tuple(i for _, i in pairs), like.source)] if pairs else []
 
 
-def _lower_body(program: Program, function: Function, calls: Calls, taken: set[str]) -> list[Block]:
-    """The blocks of one body; labels that are added are not among `taken`, and are added to it."""
+def _lower_body(program: Program, function: Function, calls: Calls, labels: set[str]) -> list[Block]:
+    """The blocks of one body; labels that are added are not among `labels`, and are added to it."""
     live = function_liveness(function)
     result = []
     for block in function.graph.blocks:
@@ -79,8 +79,8 @@ def _lower_body(program: Program, function: Function, calls: Calls, taken: set[s
                 ops.append(op)
                 continue
             callee = program.function(op.function)
-            resume = fresh_name(f"{function.name}.resume", taken)
-            taken.add(resume)
+            resume = fresh_name(f"{function.name}.resume", labels)
+            labels.add(resume)
             recursive = op.function == function.name or function.name in calls[op.function]
             # formal parameters get a frame of their own with every call, so only other variables need saving
             saved = sorted(live_out - set(op.vars_out) - set(function.vars_in)) if recursive else []

@@ -43,7 +43,7 @@ Numbers = frozenset[int] | None
 """The integers of Python's that a leaf may be: none if it is empty, any if it is None."""
 
 Facts = Mapping[str, tuple[Numbers, ...]]
-"""For each variable that some path has assigned, those of its leaves."""
+"""For each variable that some path has assigned, the integers that its leaves may be."""
 
 _NEVER: Numbers = frozenset()
 _MANY = 16
@@ -83,9 +83,9 @@ class MixedNumbers:
         self.evaluator = evaluator
         self.program = program
         self.before: dict[int, Facts] = {}
-        """By the op's identity, what holds before it."""
+        """By the op's id, the facts before it."""
         self.results: dict[str, tuple[Numbers, ...]] = {}
-        """Of each parameter and result of a function."""
+        """The facts of each parameter and result of a function."""
         self._follow({v: tuple(map(self._initial, self.types[v])) for v in program.vars_in if v in self.types})
 
     @staticmethod
@@ -94,9 +94,9 @@ class MixedNumbers:
 
     def _follow(self, inputs: Facts) -> None:
         self.results = dict(inputs)
-        known: Facts | None = None
-        while known != self.results:
-            known = dict(self.results)
+        previous: Facts | None = None
+        while previous != self.results:
+            previous = dict(self.results)
             for function in self.program.all_functions():
                 self._follow_function(function)
 
@@ -115,11 +115,11 @@ class MixedNumbers:
             self.results = _joined(self.results, {v: facts[v] for v in function.vars_out if v in facts})
 
     def _assigned(self, op: Op, facts: Facts) -> Facts:
-        """What an op makes of what its variables may hold."""
+        """The facts of an op's outputs, given the facts before it."""
         if isinstance(op, FunctionCallOp):
             callee = self.program.function(op.function)
-            given = {p: facts[a] for p, a in zip(callee.vars_in, op.vars_in) if a in facts}
-            self.results = _joined(self.results, given)
+            arguments = {p: facts[a] for p, a in zip(callee.vars_in, op.vars_in) if a in facts}
+            self.results = _joined(self.results, arguments)
             return {out: self.results[v] for out, v in zip(op.vars_out, callee.vars_out) if v in self.results}
         if isinstance(op, PrimOp) and op.function is COPY:
             return {out: facts[v] for out, v in zip(op.vars_out, op.vars_in) if v in facts}
@@ -128,14 +128,14 @@ class MixedNumbers:
         return {v: tuple(_NEVER for _ in self.types[v]) for v in writes(op) if v in self.types}
 
     def _computed(self, op: PrimOp, facts: Facts) -> Facts:
-        given = [n for v in op.vars_in for n in facts[v]]
+        operands = [n for v in op.vars_in for n in facts[v]]
         try:
             results = self.evaluator.evaluate(op.function, self._as_pythons(op, facts))
         except Exception:  # it fails on Python's numbers: then lanes hold none
             return {v: tuple(_NEVER for _ in self.types[v]) for v in op.vars_out}
         are_pythons = [[leaf == _WEAK for leaf in flatten(result.type)[0]] for result in results]
         values: list[Numbers] = [None] * sum(map(len, are_pythons))
-        if any(map(any, are_pythons)) and all(given) and (combinations := self._combinations(given)):
+        if any(map(any, are_pythons)) and all(operands) and (combinations := self._combinations(operands)):
             values = [_NEVER] * len(values)
             for numbers in combinations:
                 values = list(map(_either, values, self._values(op, numbers, len(values))))
@@ -146,10 +146,12 @@ class MixedNumbers:
         }
 
     @staticmethod
-    def _combinations(given: list[Numbers]) -> list[tuple[int, ...]]:
-        known = [sorted(n) for n in given if n is not None]
-        found = list(itertools.islice(itertools.product(*known), _MANY + 1)) if len(known) == len(given) else []
-        return found if len(found) <= _MANY else []
+    def _combinations(operands: list[Numbers]) -> list[tuple[int, ...]]:
+        choices = [sorted(n) for n in operands if n is not None]
+        products = (
+            list(itertools.islice(itertools.product(*choices), _MANY + 1)) if len(choices) == len(operands) else []
+        )
+        return products if len(products) <= _MANY else []
 
     def _values(self, op: PrimOp, numbers: tuple[int, ...], count: int) -> list[Numbers]:
         """The results for Python's integers."""
@@ -167,12 +169,12 @@ class MixedNumbers:
 
     def _as_pythons(self, op: PrimOp, facts: Facts) -> tuple[Any, ...]:
         """The types of what an op reads where all that may be Python's is."""
-        found = []
+        types = []
         for v in op.vars_in:
             leaves, tree = flatten(self.structures[v])
             mixed = [_WEAK if n is None or n else leaf for n, leaf in zip(facts[v], leaves)]
-            found.append(unflatten(tree, mixed))
-        return tuple(found)
+            types.append(unflatten(tree, mixed))
+        return tuple(types)
 
     # ---- checks -----------------------------------------------------------------------------------------------------
 
@@ -231,11 +233,11 @@ class MixedNumbers:
 
         def beyond(values: tuple[Any, ...]) -> Any:
             """Whether an integer is beyond int64, and so an array's."""
-            found: Any = False
+            result: Any = False
             for leaf, type_ in zip(flatten(values)[0], flatten(types)[0]):
                 if _is_narrow(type_) and type_.dtype == "uint64":
-                    found = ops.logical_or(found, operators.less(ops.cast(leaf, "int64"), 0))
-            return found
+                    result = ops.logical_or(result, operators.less(ops.cast(leaf, "int64"), 0))
+            return result
 
         def call(*values: Any) -> tuple[Any, ...]:
             narrow = function.call(*values)

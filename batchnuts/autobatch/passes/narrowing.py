@@ -54,31 +54,31 @@ ADVICE = "Cast the arrays to a wider dtype with autobatch.ops.cast, or give the 
 
 def possible_numbers(program: Program, types: Types, evaluator: Evaluator) -> dict[str, list[Numbers]]:
     """For each leaf of each variable, which Python numbers it may be; `types` says which are weak."""
-    found: dict[str, list[Numbers]] = {v: [None] * len(flatten(types[v])[0]) for v in program.vars_in}
+    possible: dict[str, list[Numbers]] = {v: [None] * len(flatten(types[v])[0]) for v in program.vars_in}
     results = _Results(types, evaluator)
 
     def add(variable: str, numbers: list[Numbers]) -> bool:
-        before = found.get(variable)
+        before = possible.get(variable)
         joined = numbers if before is None else [_either(a, b) for a, b in zip(before, numbers)]
-        found[variable] = joined
+        possible[variable] = joined
         return before is None or [n and n.keys() for n in before] != [n and n.keys() for n in joined]
 
     changed = True
     while changed:
         changed = False
         for op in (op for f in program.all_functions() for block in f.graph.blocks for op in block.ops):
-            if isinstance(op, PrimOp) and all(v in found for v in op.vars_in):
-                for variable, numbers in zip(op.vars_out, results.of(op, [found[v] for v in op.vars_in])):
+            if isinstance(op, PrimOp) and all(v in possible for v in op.vars_in):
+                for variable, numbers in zip(op.vars_out, results.of(op, [possible[v] for v in op.vars_in])):
                     changed |= add(variable, numbers)
             elif isinstance(op, FunctionCallOp):
                 callee = program.function(op.function)
                 pairs = [*zip(callee.vars_in, op.vars_in), *zip(op.vars_out, callee.vars_out)]
                 for to, of in pairs:
-                    if of in found:
-                        changed |= add(to, found[of])
+                    if of in possible:
+                        changed |= add(to, possible[of])
             elif isinstance(op, WriteRowOp) and op.buffer in types:
                 changed |= add(op.var_out, [None] * len(flatten(types[op.buffer])[0]))
-    return found
+    return possible
 
 
 def _either(a: Numbers, b: Numbers) -> Numbers:
@@ -87,17 +87,17 @@ def _either(a: Numbers, b: Numbers) -> Numbers:
 
 
 class _Results:
-    """The numbers that primitives give."""
+    """The possible numbers that primitives give."""
 
     def __init__(self, types: Types, evaluator: Evaluator) -> None:
         self.types = types
         self.evaluator = evaluator
         self.constants: dict[int, list[list[Any]]] = {}
 
-    def of(self, op: PrimOp, given: list[list[Numbers]]) -> list[list[Numbers]]:
-        """For each output, those of its leaves."""
+    def of(self, op: PrimOp, operands: list[list[Numbers]]) -> list[list[Numbers]]:
+        """For each output, the possible numbers of its leaves."""
         if op.function is COPY:
-            return given
+            return operands
         weak = [leaf.weak for v in op.vars_in for leaf in flatten(self.types[v])[0]]
         results = self.evaluator.evaluate(op.function, tuple(self.types[v] for v in op.vars_in))
         leaves: list[list[Any]] | None = None
@@ -106,23 +106,23 @@ class _Results:
         elif op.vars_in and not any(weak):
             leaves = self._constants(op)
         elif all(weak):
-            leaves = self._computed(op, [n for numbers in given for n in numbers])
+            leaves = self._computed(op, [n for numbers in operands for n in numbers])
         if leaves is None:
             return [[None] * len(flatten(result.type)[0]) for result in results]
         return [[{n: op.source} if type(n) in (int, float) else None for n in numbers] for numbers in leaves]
 
-    def _computed(self, op: PrimOp, given: list[Numbers]) -> list[list[Any]] | None:
-        """From Python numbers alone, if each can be one number only."""
-        if not all(n is not None and len(n) == 1 for n in given):
+    def _computed(self, op: PrimOp, operands: list[Numbers]) -> list[list[Any]] | None:
+        """The results of Python numbers alone, if each operand can be one number only."""
+        if not all(n is not None and len(n) == 1 for n in operands):
             return None
-        leaves = iter([next(iter(n)) for n in given if n])
+        leaves = iter([next(iter(n)) for n in operands if n])
         arguments = [map_leaves(lambda _: next(leaves), self.types[v]) for v in op.vars_in]
         with contextlib.suppress(Exception):  # it may fail, on a path that is never taken
             return [flatten(result)[0] for result in op.function.call(*arguments)]
         return None
 
     def _constants(self, op: PrimOp) -> list[list[Any]]:
-        """What is a Python number although all inputs are arrays."""
+        """The results that are Python numbers although all inputs are arrays."""
         if id(op) not in self.constants:
             seen: list[Any] = []
 
@@ -143,10 +143,10 @@ class Narrowing:
         self.types = types
         self.evaluator = evaluator
         self.numbers = possible_numbers(program, types, evaluator)
-        self.made: dict[str, Any] = {}
+        self.added_types: dict[str, Any] = {}
         """Types of the variables that were added."""
         every = [op for f in program.all_functions() for block in f.graph.blocks for op in block.ops]
-        self.taken = {v for op in every if isinstance(op, PrimOp) for v in op.vars_out}
+        self.assigned = {v for op in every if isinstance(op, PrimOp) for v in op.vars_out}
         self.texts = {op.vars_out[0]: op.function.text for op in every if isinstance(op, PrimOp)}
 
     def checked(self, op: Op, casts: Iterable[tuple[str, str]] = ()) -> Iterator[Op]:
@@ -167,8 +167,8 @@ class Narrowing:
                 for parameter, argument in zip(callee.vars_in, vars_in):
                     if argument in self.types:
                         yield from self.before(argument, self.types[parameter], source)
-                given = [self.types.get(v) for v in callee.vars_out]
-                yield from self.after(op, vars_out, given, [self.numbers.get(v) for v in callee.vars_out])
+                result_types = [self.types.get(v) for v in callee.vars_out]
+                yield from self.after(op, vars_out, result_types, [self.numbers.get(v) for v in callee.vars_out])
             case PrimOp(vars_out, function, vars_in) if function is COPY:
                 for out, variable in zip(vars_out, vars_in):
                     if variable in self.types:
@@ -176,8 +176,8 @@ class Narrowing:
                 yield op
             case PrimOp(vars_out, function, vars_in) if all(v in self.types for v in vars_in):
                 results = self.evaluator.evaluate(function, tuple(self.types[v] for v in vars_in))
-                known = [self.numbers.get(v, []) for v in vars_in]
-                numbers = _Results(self.types, self.evaluator).of(op, known)
+                operands = [self.numbers.get(v, []) for v in vars_in]
+                numbers = _Results(self.types, self.evaluator).of(op, operands)
                 yield from self.after(op, vars_out, [r.type for r in results], numbers)
             case _:
                 yield op
@@ -188,21 +188,21 @@ class Narrowing:
         for leaf in self.narrower(self.types[variable], wanted, numbers):
             yield from self.check(variable, leaf, flatten(wanted)[0][leaf].dtype, source)
 
-    def after(self, op: Any, outs: tuple[str, ...], given: list[Any], numbers: list[Any]) -> Iterator[Op]:
-        """The op, whose results have the types `given` before they are those of the variables `outs`."""
+    def after(self, op: Any, outs: tuple[str, ...], types: list[Any], numbers: list[Any]) -> Iterator[Op]:
+        """The op, with checks of its results. types: what they have before they are those of the variables `outs`."""
         held: dict[str, str] = {}
         checks: list[Op] = []
-        for out, type_, known in zip(outs, given, numbers):
+        for out, type_, possible in zip(outs, types, numbers):
             if type_ is None or out not in self.types:
                 continue
             wanted = self.types[out]
-            narrower = self.narrower(type_, wanted, known or [None] * len(flatten(wanted)[0]))
+            narrower = self.narrower(type_, wanted, possible or [None] * len(flatten(wanted)[0]))
             if narrower:
                 leaves, tree = flatten(wanted)
                 for leaf in narrower:
                     leaves[leaf] = TensorType("int64", leaves[leaf].shape)
                 held[out] = temporary = self.fresh(out, "held")
-                self.made[temporary] = unflatten(tree, leaves)
+                self.added_types[temporary] = unflatten(tree, leaves)
                 self.texts[temporary] = op.function.text if isinstance(op, PrimOp) else out.rpartition(".")[2]
                 for leaf in narrower:
                     checks += self.check(temporary, leaf, flatten(wanted)[0][leaf].dtype, op.source)
@@ -215,7 +215,7 @@ class Narrowing:
 
     def narrower(self, type_: Any, wanted: Any, numbers: list[Numbers]) -> list[int]:
         """Leaves whose numbers, not known here, may not fit; TypeConflictError for a known one that does not."""
-        found = []
+        leaves = []
         for i, (weak, strong) in enumerate(zip(flatten(type_)[0], flatten(wanted)[0])):
             if not weak.weak or weak.dtype == "bool":
                 continue
@@ -225,14 +225,14 @@ class Narrowing:
                 weak.dtype == "int64" and np.dtype(strong.dtype).kind in "iu" if strong.dtype in _KNOWN else False
             )
             if numbers[i] is None and integers and strong.dtype != "int64":
-                found.append(i)
-        return found
+                leaves.append(i)
+        return leaves
 
     def check(self, variable: str, leaf: int, dtype: str, source: Source | None) -> tuple[Op, Op]:
         """The ops that stop the lanes on which an integer leaf of the variable does not fit the dtype."""
         limits = np.iinfo(dtype)
         identifier = variable.rpartition(".")[2]
-        tree = flatten(self.made.get(variable, self.types.get(variable)))[1]
+        tree = flatten(self.added_types.get(variable, self.types.get(variable)))[1]
         path = leaf_names(identifier, tree)[leaf]
         lowest, most = int(limits.min), int(limits.max)
         text = f"{lowest} <= {path}" if dtype == "uint64" else f"{lowest} <= {path} <= {most}"
@@ -245,7 +245,7 @@ class Narrowing:
     def fresh_check(self, like: str) -> str:
         """A new variable for a check, of type bool."""
         held = self.fresh(like, None)
-        self.made[held] = TensorType("bool")
+        self.added_types[held] = TensorType("bool")
         return held
 
     def fresh(self, like: str, kind: str | None) -> str:
@@ -254,8 +254,8 @@ class Narrowing:
         number = 1
         while True:
             name = f"{function}.{check_name(number) if kind is None else f'_{kind}{number}'}"
-            if name not in self.taken and name not in self.types and name not in self.made:
-                self.taken.add(name)
+            if name not in self.assigned and name not in self.types and name not in self.added_types:
+                self.assigned.add(name)
                 return name
             number += 1
 

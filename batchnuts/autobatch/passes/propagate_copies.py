@@ -36,10 +36,10 @@ def propagate_copies(program: Program) -> Program:
     analysis = Analysis[Equal | None](
         forward=True, boundary=frozenset(), bottom=no_path, merge=merge, transfer=transfer
     )
-    known = solve(program.graph, analysis, through_calls=True)
+    equalities = solve(program.graph, analysis, through_calls=True)
 
     def convert(block: Block) -> Block:
-        equal = known.at_start[block.label] or frozenset()
+        equal = equalities.at_start[block.label] or frozenset()
         ops: list[Op] = []
         for op in block.ops:
             after = _after(op, equal, program)
@@ -60,10 +60,10 @@ def _after(op: Op, equal: Equal, program: Program) -> Equal:
     changed = {op.var} if isinstance(op, PopOp) else set(writes(op))
     if not (isinstance(op, PrimOp) and op.function is COPY):
         return frozenset(pair for pair in equal if not pair & changed)
-    kept = {pair for pair in equal if not pair & changed}
+    still_equal = {pair for pair in equal if not pair & changed}
     for out, source in zip(op.vars_out, op.vars_in):
         if frozenset({out, source}) in equal:  # `out` keeps its value
-            kept |= {pair for pair in equal if out in pair and not (pair - {out}) & changed}
+            still_equal |= {pair for pair in equal if out in pair and not (pair - {out}) & changed}
         if source not in changed and program.var_defs[out] == program.var_defs[source]:
-            kept.add(frozenset({out, source}))
-    return frozenset(kept)
+            still_equal.add(frozenset({out, source}))
+    return frozenset(still_equal)

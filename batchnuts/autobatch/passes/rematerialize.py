@@ -41,9 +41,9 @@ def rematerialize(program: Program) -> Program:
     def with_literals(block: Block) -> Block:
         read = dict.fromkeys(v for op in block.ops for v in reads(op))
         read.update(dict.fromkeys(terminator_reads(block.terminator)))
-        here = {v for op in block.ops for v in writes(op)}
-        again = tuple(literals[v] for v in read if v in literals and v not in here)
-        return replace(block, ops=again + block.ops)
+        written = {v for op in block.ops for v in writes(op)}
+        copies = tuple(literals[v] for v in read if v in literals and v not in written)
+        return replace(block, ops=copies + block.ops)
 
     return program.replace(graph=ControlFlowGraph(tuple(map(with_literals, program.graph.blocks))))
 

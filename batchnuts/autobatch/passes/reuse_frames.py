@@ -81,13 +81,13 @@ def _hand_on(program: Program, function: Function, parameter: str) -> Program:
     def convert(block: Block) -> Block:
         if block.owner != function.name:
             return block
-        there = frames.at_start[block.label] is _Frame.PRESENT
+        has_frame = frames.at_start[block.label] is _Frame.PRESENT
         ops = block.ops
-        if there and block.label in early:
+        if has_frame and block.label in early:
             ops = (*ops, PopOp(parameter))
-        if there and block.label in handing:
+        if has_frame and block.label in handing:
             ops = tuple(op for op in ops if not (isinstance(op, PushOp) and op.var == parameter))
-        if not there and isinstance(block.terminator, IndirectGotoOp):
+        if not has_frame and isinstance(block.terminator, IndirectGotoOp):
             ops = tuple(op for op in ops if not (isinstance(op, PopOp) and op.var == parameter))
         return replace(block, ops=ops)
 

@@ -20,7 +20,7 @@ class Sum:
 
     constant: int
     factors: dict[str, int]
-    """By `origin_of` the tensor; none is 0."""
+    """Factors by the `origin_of` their tensor; none of them is 0."""
     tensors: dict[str, Tensor]
 
     def plus(self, other: Sum, times: int = 1) -> Sum:
@@ -28,8 +28,8 @@ class Sum:
         factors = dict(self.factors)
         for name, factor in other.factors.items():
             factors[name] = factors.get(name, 0) + times * factor
-        kept = {name: factor for name, factor in factors.items() if factor}
-        return Sum(self.constant + times * other.constant, kept, self.tensors | other.tensors)
+        nonzero = {name: factor for name, factor in factors.items() if factor}
+        return Sum(self.constant + times * other.constant, nonzero, self.tensors | other.tensors)
 
 
 def sum_of(tensor: Tensor, value_of: ValueOf) -> Sum:
@@ -58,11 +58,11 @@ _SIGNS = {"AddV2": 1, "Add": 1, "Sub": -1}
 
 
 def known_rows(total: Sum, value_of: ValueOf, count: int | None) -> np.ndarray | None:
-    """Its value in each of `count` iterations, if it is a multiple of the loop's index; else None."""
+    """The sum's value in each of `count` iterations, if it is a multiple of the loop's index; else None."""
     if count is None or any(not _counts(value_of(total.tensors[name])) for name in total.factors):
         return None
-    found: np.ndarray = total.constant + sum(total.factors.values()) * np.arange(count, dtype=np.int64)
-    return found
+    rows: np.ndarray = total.constant + sum(total.factors.values()) * np.arange(count, dtype=np.int64)
+    return rows
 
 
 def _counts(value: Value) -> bool:

@@ -31,8 +31,8 @@ def vectorized_map(
         raise PforError("elems has no tensors", caller())
     for tensor in flat:
         if tensor.shape.rank is None or tensor.shape.rank == 0:
-            found = "unknown rank" if tensor.shape.rank is None else "a scalar"
-            raise PforError(f"elems must have a leading axis of rows; found {found}", caller())
+            description = "unknown rank" if tensor.shape.rank is None else "a scalar"
+            raise PforError(f"elems must have a leading axis of rows; found {description}", caller())
     sizes = {int(tensor.shape[0]) for tensor in flat if tensor.shape[0] is not None}
     if len(sizes) > 1:
         raise PforError(f"all tensors of elems must have the same number of rows; found {sorted(sizes)}", caller())
@@ -88,8 +88,8 @@ def hessian(function: Callable[[Tensor], Tensor], x: Tensor, *, masked: bool | N
             value = function(x)
         if value.shape.rank != 0:
             raise PforError(f"the function must give a scalar; found shape {value.shape}", caller())
-        found = tape.gradient(value, x, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return tf.nest.map_structure(dense, found)
+        gradients = tape.gradient(value, x, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return tf.nest.map_structure(dense, gradients)
 
     return jacobian(gradient, x, masked=masked)
 
@@ -105,14 +105,14 @@ def per_example_gradient(
     depend on it.
     """
 
-    def one(rows: tuple[Any, ...]) -> Any:
+    def gradients_of_row(rows: tuple[Any, ...]) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(parameters)
             value = loss(*rows)
-        found = tape.gradient(value, parameters, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return tf.nest.map_structure(dense, found)
+        gradients = tape.gradient(value, parameters, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return tf.nest.map_structure(dense, gradients)
 
-    return vectorized_map(one, examples, masked=masked)
+    return vectorized_map(gradients_of_row, examples, masked=masked)
 
 
 def _watchable(x: Any) -> Any:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from batchnuts.autobatch.pfor.values import Tensor
 
 ELEMENTWISE: dict[str, ElementwiseFunction] = {}
-"""By the names under which graphs call them."""
+"""The functions by the names under which graphs call them."""
 
 
 class ElementwiseFunction:

@@ -82,7 +82,7 @@ LEFT_OUT = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
 """Ops that stop a graph of TensorFlow's, for which XLA compiles nothing."""
 
 _told: dict[Any, Any] = {}
-"""Of Python's warnings: which lines were reported already."""
+"""Python's registry of warnings: the lines that were reported already."""
 
 
 def warn_of_assertions(ops: Iterable[Any]) -> None:
@@ -102,25 +102,25 @@ def warn_of_assertions(ops: Iterable[Any]) -> None:
 
 
 def _is_of_gradient(op: Any) -> bool:
-    """The gradient of a check of numbers is another one, made at no line of the user's."""
+    """Whether a check is the gradient of a check of numbers, which is made at no line of the user's."""
     return op.type != "Assert" and b"detected in gradient" in op.get_attr("message")
 
 
 def _folders() -> tuple[str, ...]:
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    found = [here, os.path.join(os.path.dirname(here), "mcmc")]
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    folders = [package, os.path.join(os.path.dirname(package), "mcmc")]
     for name in ("tensorflow", "tensorflow_probability", "keras", "tf_keras"):
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin is not None:
-            found.append(os.path.dirname(spec.origin))
-    return tuple(folder + os.sep for folder in found)
+            folders.append(os.path.dirname(spec.origin))
+    return tuple(folder + os.sep for folder in folders)
 
 
 _LIBRARIES = _folders()
 
 
 def in_library(filename: str) -> bool:
-    """The file belongs to TensorFlow, its companions, this package, or is no file."""
+    """Whether a file belongs to TensorFlow, its companions or this package, or is no file."""
     return (
         filename.startswith("<")
         or "__autograph_generated_file" in filename
@@ -131,8 +131,8 @@ def in_library(filename: str) -> bool:
 def of_tracing(error: Exception) -> PforError | None:
     """The error for a body that does with a tensor what only a number can do, at the user's line; None for any other
     error."""
-    found = next((advice for pattern, advice in _OF_NUMBERS if re.search(pattern, str(error), re.DOTALL)), None)
-    return None if found is None else PforError(found, _innermost(error))
+    remedy = next((advice for pattern, advice in _OF_NUMBERS if re.search(pattern, str(error), re.DOTALL)), None)
+    return None if remedy is None else PforError(remedy, _innermost(error))
 
 
 def _innermost(error: Exception) -> Source | None:

@@ -22,24 +22,24 @@ DRAWS = {
 
 def outputs_vary(graph: Any, inputs: Sequence[bool]) -> list[bool]:
     """For each output of a graph, whether it varies if these inputs do."""
-    found = {tensor.ref(): flag for tensor, flag in zip(graph.inputs, inputs)}
-    given = {tensor.op.name for tensor in graph.inputs}
+    varies = {tensor.ref(): flag for tensor, flag in zip(graph.inputs, inputs)}
+    arguments = {tensor.op.name for tensor in graph.inputs}
     of_lengths: set[Any] = set()
     """Tensors that may have rows of different lengths."""
     for op in in_order(graph):
-        if op.name in given:
+        if op.name in arguments:
             continue
-        varying = [found[tensor.ref()] for tensor in op.inputs]
+        varying = [varies[tensor.ref()] for tensor in op.inputs]
         from_lengths = any(tensor.ref() in of_lengths for tensor in op.inputs)
         if from_lengths or _makes_lengths(op, varying):
             of_lengths |= {tensor.ref() for tensor in op.outputs if not tensor.shape.is_fully_defined()}
         flags = [True] * len(op.outputs) if from_lengths else _op_outputs(op, varying)
-        found.update((tensor.ref(), flag) for tensor, flag in zip(op.outputs, flags))
-    return [found[tensor.ref()] for tensor in graph.outputs]
+        varies.update((tensor.ref(), flag) for tensor, flag in zip(op.outputs, flags))
+    return [varies[tensor.ref()] for tensor in graph.outputs]
 
 
 def _makes_lengths(op: Any, inputs: list[bool]) -> bool:
-    """The outputs of the op may have rows of different lengths."""
+    """Whether the outputs of the op may have rows of different lengths."""
     if op.type == "StridedSlice":
         return inputs[2] and not op.outputs[0].shape.is_fully_defined()
     return op.type in ("Where", "Unique", "UniqueWithCounts") and inputs[0]
@@ -81,28 +81,29 @@ def loop_variables_vary(op: Any, inputs: Sequence[bool]) -> list[bool]:
 
 
 def condition_varies(op: Any, variables: Sequence[bool]) -> bool:
-    """Iterations of the outer loop leave this one at different times."""
+    """Whether iterations of the outer loop leave this one at different times."""
     condition, _ = loop_parts(op)
     return outputs_vary(condition, variables)[0]
 
 
 def loop_outputs_vary(op: Any, inputs: Sequence[bool]) -> list[bool]:
-    """As the variables; where iterations leave at different times, all that the loop changes."""
+    """The outputs that vary: those of variables that do; all that the loop changes, where iterations leave at
+    different times."""
     flags = loop_variables_vary(op, inputs)
     if not condition_varies(op, flags):
         return flags
-    kept = passed_through(op)
-    return [flag or k not in kept for k, flag in enumerate(flags)]
+    unchanged = passed_through(op)
+    return [flag or k not in unchanged for k, flag in enumerate(flags)]
 
 
 def passed_through(op: Any) -> set[int]:
     """The loop variables that the body gives back as they were."""
     _, body = loop_parts(op)
-    kept = set()
-    for k, (given, returned) in enumerate(zip(body.inputs, body.outputs)):
+    unchanged = set()
+    for k, (argument, returned) in enumerate(zip(body.inputs, body.outputs)):
         tensor = returned
-        while tensor is not given and tensor.op.type == "Identity":
+        while tensor is not argument and tensor.op.type == "Identity":
             tensor = tensor.op.inputs[0]
-        if tensor is given:
-            kept.add(k)
-    return kept
+        if tensor is argument:
+            unchanged.add(k)
+    return unchanged

@@ -43,8 +43,8 @@ def with_called(ops: Iterable[Any]) -> Iterator[Any]:
         for definition in op.op_def.attr:
             if definition.type not in ("func", "list(func)"):
                 continue
-            given = op.get_attr(definition.name)
-            for function in given if isinstance(given, list) else [given]:
+            attribute = op.get_attr(definition.name)
+            for function in attribute if isinstance(attribute, list) else [attribute]:
                 if function.name and function.name not in seen:
                     seen.add(function.name)
                     todo.extend(function_graph(op.graph, function.name).get_operations())
@@ -94,21 +94,21 @@ def gradient_of(op: Any) -> Callable[..., list[Any]] | None:
         return None
     from tensorflow.python.framework import ops
 
-    found: Callable[..., list[Any]] = ops.gradient_registry.lookup(name)
-    return found
+    gradient: Callable[..., list[Any]] = ops.gradient_registry.lookup(name)
+    return gradient
 
 
 def traced_in(graph: Any, function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
     """A function of such tensors, traced as if the graph had called it: tensors of the graph become its captures."""
     with graph.as_default():
-        return tf.function(lambda *given: _with_constants(function, given), autograph=False).get_concrete_function(
+        return tf.function(lambda *tensors: _with_constants(function, tensors), autograph=False).get_concrete_function(
             *specs
         )
 
 
 def traced(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
     """A function of such tensors, for the graph that is being built or for none; `run_functions_eagerly` or not."""
-    tracing = tf.function(lambda *given: _with_constants(function, given), autograph=False)
+    tracing = tf.function(lambda *tensors: _with_constants(function, tensors), autograph=False)
     tracing._omit_frequent_tracing_warning = True  # every call traces a function of its own
     return tracing.get_concrete_function(*specs)
 
@@ -117,11 +117,11 @@ def traced_apart(function: Callable[..., Any], specs: Sequence[tf.TensorSpec], x
     """A function of such tensors, traced as if no graph were being built, or only one that XLA compiles."""
     from tensorflow.python.ops.control_flow_ops import XLAControlFlowContext
 
-    def within_xla(*given: Any) -> Any:
+    def within_xla(*tensors: Any) -> Any:
         context = XLAControlFlowContext()
         context.Enter()
         try:
-            return function(*given)
+            return function(*tensors)
         finally:
             context.Exit()
 
@@ -131,7 +131,7 @@ def traced_apart(function: Callable[..., Any], specs: Sequence[tf.TensorSpec], x
         return traced(within_xla if xla else function, specs)
 
 
-def _with_constants(function: Callable[..., Any], given: Sequence[Any]) -> Any:
+def _with_constants(function: Callable[..., Any], tensors: Sequence[Any]) -> Any:
     """A call of the function, in the graph that is made for it, where known integers of graphs around are constants.
 
     TensorFlow would make inputs of them and lose the shapes that follow from them: of the gradient of a slice, say,
@@ -139,29 +139,29 @@ def _with_constants(function: Callable[..., Any], given: Sequence[Any]) -> Any:
     """
     graph = tf.compat.v1.get_default_graph()
     capture = graph.capture
-    made: dict[int, tuple[Any, Any]] = {}
+    constants: dict[int, tuple[Any, Any]] = {}
     """By the id of a tensor: the tensor, which keeps the id valid, and the constant."""
 
     def capture_or_copy(tensor: Any, name: Any = None, shape: Any = None) -> Any:
         if not _is_from_around(tensor, graph):
             return capture(tensor, name=name, shape=shape)
-        if id(tensor) not in made:
+        if id(tensor) not in constants:
             value = tf.get_static_value(tensor)
             if value is None:
                 return capture(tensor, name=name, shape=shape)
             with graph.as_default(), tf.control_dependencies(None):
-                made[id(tensor)] = tensor, tf.constant(value, tensor.dtype)
-        return made[id(tensor)][1]
+                constants[id(tensor)] = tensor, tf.constant(value, tensor.dtype)
+        return constants[id(tensor)][1]
 
     graph.capture = capture_or_copy
     try:
-        return function(*given)
+        return function(*tensors)
     finally:
         del graph.capture
 
 
 def _is_from_around(tensor: Any, graph: Any) -> bool:
-    """An integer, or a few of them, of another graph."""
+    """Whether a tensor is an integer, or a few of them, of another graph."""
     if not tf.is_symbolic_tensor(tensor) or tensor.graph is graph or tensor.dtype not in (tf.int32, tf.int64):
         return False
     shape = tensor.shape
@@ -184,11 +184,11 @@ class Trace:
 
 
 _INSPECTED = "inspected"
-"""Name of graphs that are not run."""
+"""The name of graphs that are not run."""
 
 
 def for_inspection() -> bool:
-    """The graph being built is one of `trace_of`, or within one."""
+    """Whether the graph being built is one of `trace_of`, or within one."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     while graph is not None:
         if getattr(graph, "name", None) == _INSPECTED:
@@ -220,17 +220,17 @@ def trace_of(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Tr
 
 
 def _trace_of_function(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Trace:
-    found: list[Trace] = []
+    traces: list[Trace] = []
 
     def call(*inputs: Any) -> None:
-        found.append(Trace(tf.compat.v1.get_default_graph(), list(inputs), function(*inputs)))
+        traces.append(Trace(tf.compat.v1.get_default_graph(), list(inputs), function(*inputs)))
 
     graph = tf.function(call, autograph=False).get_concrete_function(*specs).graph
-    return next(trace for trace in found if trace.graph is graph)
+    return next(trace for trace in traces if trace.graph is graph)
 
 
 def is_visible(tensor: Any) -> bool:
-    """An op created now may use it: it is a number, or a tensor of the present graph or an enclosing one."""
+    """Whether an op created now may use a tensor: a number, or one of the present graph or an enclosing one."""
     if isinstance(tensor, tf.__internal__.EagerTensor):
         return True
     graph = tf.compat.v1.get_default_graph()
@@ -270,7 +270,7 @@ def put_in_place(tensor: Any, part: Any, begin: Any) -> Any:
 
 
 def compiled_by_xla() -> bool:
-    """The graph being built is inside a tf.function(jit_compile=True)."""
+    """Whether the graph being built is inside a tf.function(jit_compile=True)."""
     from tensorflow.python.ops import control_flow_util
 
     return not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())

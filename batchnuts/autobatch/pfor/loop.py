@@ -92,8 +92,8 @@ def convert(
     loop = Loop(count, compiled_by_xla() or nested if masked is None else masked, fallback)
     _check_memory(graph, loop)
     captured = {internal.ref(): Invariant(external) for external, internal in graph.captures}
-    given = iter(rows)
-    inputs = [captured[tensor.ref()] if tensor.ref() in captured else next(given) for tensor in graph.inputs]
+    unread = iter(rows)
+    inputs = [captured[tensor.ref()] if tensor.ref() in captured else next(unread) for tensor in graph.inputs]
     try:
         outputs = convert_graph(graph, inputs, loop)
     except PforError as error:  # the ops of a loaded model have no line
@@ -132,16 +132,16 @@ def _check_count(iters: Any) -> None:
         raise PforError(f"iters must be an integer; found {iters!r}", caller())
     if tf.is_tensor(iters) and (not iters.dtype.is_integer or iters.shape.rank not in (0, None)):
         raise PforError(f"iters must be a scalar integer; found {iters.dtype.name}{list(iters.shape)}", caller())
-    known = _static_count(iters)
-    if known is not None and not 1 <= known < 2**31:
-        raise PforError(f"iters must be from 1 to {2**31 - 1}; found {known}", caller())
+    count = _static_count(iters)
+    if count is not None and not 1 <= count < 2**31:
+        raise PforError(f"iters must be from 1 to {2**31 - 1}; found {count}", caller())
 
 
 def _count(iters: Any) -> Tensor:
     """Scalar int32; checked when it runs where it is not known before."""
-    known = _static_count(iters)
-    if known is not None:
-        return tf.constant(known, tf.int32)
+    static_count = _static_count(iters)
+    if static_count is not None:
+        return tf.constant(static_count, tf.int32)
     count = tf.cast(iters, tf.int32)
     with tf.control_dependencies(
         [tf.debugging.assert_positive(count, f"{caller()}\niters of pfor must be at least 1")]
@@ -192,14 +192,14 @@ def _refuse_composites(concrete: Any) -> None:
             )
 
 
-def refuse_composite(what: str, value: Any) -> None:
+def refuse_composite(argument: str, value: Any) -> None:
     """Raise if this argument is a composite tensor."""
     if isinstance(value, tf.TypeSpec) or (
         tf.is_tensor(value) and not isinstance(value, (tf.Tensor, tf.Variable)) and _composite(value) in _AS_TENSORS
     ):
         lengths = "; give x.row_lengths() beside it, and take row[:length] in the body"
         advice = _AS_TENSORS.get(_composite(value), "") + (lengths if isinstance(value, tf.RaggedTensor) else "")
-        raise PforError(f"{what} must be tensors; found a {_composite(value)}{advice}", caller())
+        raise PforError(f"{argument} must be tensors; found a {_composite(value)}{advice}", caller())
 
 
 def _composite(leaf: Any) -> str:
@@ -232,24 +232,24 @@ def _one_after_another(concrete: Any, rows: Sequence[Stacked]) -> Any:
     def one_row(row: Any) -> Any:
         return tuple(tensor for tensor in tf.nest.flatten(concrete(*row)) if tensor is not None)
 
-    given = tuple(r.tensor for r in rows)
-    results = tf.map_fn(one_row, given, fn_output_signature=signature, parallel_iterations=1)
+    tensors = tuple(r.tensor for r in rows)
+    results = tf.map_fn(one_row, tensors, fn_output_signature=signature, parallel_iterations=1)
     return _structured(concrete, list(results))
 
 
 def _check_memory(graph: Any, loop: Loop) -> None:
     """Raise where one tensor of all rows would be larger than this machine's memory."""
-    if loop.known is None:
+    if loop.static_count is None:
         return
     memory = psutil.virtual_memory().total
     for op in with_called(graph.get_operations()):
         for tensor in op.outputs:
             if tensor.dtype in (tf.variant, tf.resource, tf.string) or not tensor.shape.is_fully_defined():
                 continue
-            size = loop.known * int(np.prod(tuple(tensor.shape), dtype=object)) * tensor.dtype.size
+            size = loop.static_count * int(np.prod(tuple(tensor.shape), dtype=object)) * tensor.dtype.size
             if size > memory and op.type not in ("Const", "Placeholder"):
                 raise PforError(
-                    f"{loop.known:,} iterations of {tensor.name!r} ({op.type}, "
+                    f"{loop.static_count:,} iterations of {tensor.name!r} ({op.type}, "
                     f"{tensor.dtype.name}{list(tensor.shape)}) are {size:,} bytes, more than the {memory:,} of this "
                     "machine. Loop over chunks of fewer iterations",
                     caller(),

@@ -27,9 +27,9 @@ class Converter:
     varying: str
     """Which inputs may have rows: 'any', or their names in op_def, with spaces between."""
     xla: bool
-    """XLA has the op."""
+    """Whether XLA has the op."""
     always: bool
-    """It converts the op also where all inputs are the same for all rows: it calls functions, or has effects."""
+    """Whether it converts the op also where no input has rows, as of an op that calls functions or has effects."""
 
 
 REGISTRY: dict[str, Converter] = {}
@@ -60,7 +60,7 @@ LENGTHS: dict[str, Convert] = {}
 
 
 def on_lengths(ops: str) -> Callable[[Convert], Convert]:
-    """Register one that is called where an input has rows of different lengths, or their shapes.
+    """Register a converter that is called where an input has rows of different lengths, or their shapes.
 
     NoRule leaves it to the ordinary converter, which gets no value of different lengths: the op is then refused.
     """

@@ -36,32 +36,32 @@ def row_by_row(site: Site) -> list[Value]:
         if output.dtype == tf.variant:
             raise Refused("its output, a variant, cannot be stacked")
 
-    def one_row(given: Any) -> Any:
+    def one_row(rows: Any) -> Any:
         tensors = site.tensors()
-        for k, row in zip(varying, given):
+        for k, row in zip(varying, rows):
             tensors[k] = row
-        found = site.emit(*tensors)
-        for tensor, output in zip(found, outputs):
+        results = site.emit(*tensors)
+        for tensor, output in zip(results, outputs):
             tensor.set_shape(output.shape)
-        return tuple(found)
+        return tuple(results)
 
-    given = tuple(site.tensor(k) for k in varying)
+    inputs = tuple(site.tensor(k) for k in varying)
     if all(output.shape.is_fully_defined() for output in outputs):
         signature = tuple(tf.TensorSpec(output.shape, output.dtype) for output in outputs)
-        return [Stacked(result) for result in tf.map_fn(one_row, given, fn_output_signature=signature)]
-    return [Stacked(result) for result in _of_one_shape(site, one_row, given)]
+        return [Stacked(result) for result in tf.map_fn(one_row, inputs, fn_output_signature=signature)]
+    return [Stacked(result) for result in _of_one_shape(site, one_row, inputs)]
 
 
-def _of_one_shape(site: Site, one_row: Any, given: Any) -> list[Any]:
+def _of_one_shape(site: Site, one_row: Any, inputs: Any) -> list[Any]:
     """`tf.map_fn` for rows whose shapes are known only when it runs; an error at the user's line where they differ."""
     outputs, count = site.op.outputs, site.loop.count
     rows = [tf.TensorArray(o.dtype, count, element_shape=o.shape, infer_shape=False) for o in outputs]
     shapes = [tf.TensorArray(tf.int32, count, element_shape=[o.shape.rank]) for o in outputs]
 
     def one_more(i: Any, rows: Any, shapes: Any) -> Any:
-        found = one_row([tf.gather(tensor, i) for tensor in given])
-        written = [array.write(i, tensor) for array, tensor in zip(rows, found)]
-        return i + 1, written, [array.write(i, tf.shape(tensor)) for array, tensor in zip(shapes, found)]
+        results = one_row([tf.gather(tensor, i) for tensor in inputs])
+        written = [array.write(i, tensor) for array, tensor in zip(rows, results)]
+        return i + 1, written, [array.write(i, tf.shape(tensor)) for array, tensor in zip(shapes, results)]
 
     _, rows, shapes = tf.while_loop(lambda i, *_: i < count, one_more, (0, rows, shapes))
     where = source_of(site.op) or caller()

@@ -19,31 +19,31 @@ class Loop:
     """The iterations that a conversion is for."""
 
     count: Tensor
-    """How many rows there are: scalar int32."""
+    """The number of rows: scalar int32."""
     static: bool
-    """Shapes must be known and branches masked, because XLA compiles this."""
+    """Whether shapes must be known and branches masked, because XLA compiles this."""
     fallback: bool = True
-    """An op without a converter may run row by row; else it is an error."""
+    """Whether an op without a converter may run row by row; else it is an error."""
     mask: Tensor | None = None
     """[rows] bool: the rows whose effects count, in a masked branch or loop; None: all of them."""
     partial: bool = False
-    """Only some iterations get here: these are the rows of a branch or a loop that not all take."""
+    """Whether only some iterations get here: these are the rows of a branch or a loop that not all take."""
     reported: set[tuple[str, str]] = field(default_factory=set)
     """(op type, line) of the fallbacks that were reported already."""
     touched: dict[int, tuple[Tensor, str]] = field(default_factory=dict)
     """Variables by the id of their handle: the handle, and whether the body reads, updates or assigns it."""
 
     @property
-    def known(self) -> int | None:
+    def static_count(self) -> int | None:
         """The number of rows, if it is known before running."""
         value = tf.get_static_value(self.count)
         return None if value is None else int(value)
 
     def rows(self, tensor: Tensor) -> Tensor:
         """A tensor repeated for every row."""
-        known = (self.known, *static_shape(tensor))
-        shape = known if None not in known else tf.concat([self.count[None], tf.shape(tensor)], 0)
-        return with_shape(tf.broadcast_to(tensor, shape), known)
+        sizes = (self.static_count, *static_shape(tensor))
+        shape = sizes if None not in sizes else tf.concat([self.count[None], tf.shape(tensor)], 0)
+        return with_shape(tf.broadcast_to(tensor, shape), sizes)
 
     def masked(self, mask: Tensor) -> Loop:
         """The same rows where only some of them count."""
@@ -55,7 +55,7 @@ class Loop:
         return replace(self, count=count, partial=True)
 
     def of(self, count: Tensor) -> Loop:
-        """The loop around with its rows, whichever are in this one. For ops without effects."""
+        """The loop around, with its rows, whichever of them are in this one. For ops without effects."""
         return replace(self, count=count, mask=None)
 
 
@@ -72,7 +72,7 @@ class Site:
     """Convert a function that the op calls: its graph, the values of its inputs, the loop it runs in."""
 
     def convert_part(self, graph: Any, inputs: Sequence[Value], loop: Loop) -> list[Value]:
-        """A branch, or a part of a loop. Raises Refused where it gives rows of different lengths."""
+        """Convert a branch, or a part of a loop. Raises Refused where it gives rows of different lengths."""
         outputs = self.convert_graph(graph, inputs, loop)
         for tensor, value in zip(graph.outputs, outputs, strict=True):
             if isinstance(value, Padded):
@@ -84,15 +84,15 @@ class Site:
 
     @property
     def static(self) -> bool:
-        """See Loop."""
+        """Whether shapes must be known and branches masked, because XLA compiles the loop."""
         return self.loop.static
 
     def varies(self, k: int) -> bool:
-        """Input k has rows."""
+        """Whether input k has rows."""
         return isinstance(self.inputs[k], Stacked)
 
     def varying(self) -> list[int]:
-        """The inputs that have rows."""
+        """The numbers of the inputs that have rows."""
         return [k for k in range(len(self.inputs)) if self.varies(k)]
 
     def only(self, *ks: int) -> None:
@@ -123,7 +123,7 @@ class Site:
         return len(self.row_shape(k))
 
     def constant(self, k: int) -> np.ndarray | None:
-        """Input k where it is a constant."""
+        """The value of input k where it is a constant, else None."""
         value = self.inputs[k]
         return tf.get_static_value(value.tensor) if isinstance(value, Invariant) else None
 
@@ -144,7 +144,7 @@ class Site:
         return emit_like(self.op, tensors, attributes)
 
     def emit_rows(self, *tensors: Tensor, **attributes: Any) -> list[Value]:
-        """The same op on inputs of which some have rows; so have all outputs."""
+        """The op on inputs of which some have rows; so do all its outputs."""
         return [Stacked(tensor) for tensor in self.emit(*tensors, **attributes)]
 
 
@@ -188,14 +188,14 @@ def _python_names(definition: Any) -> dict[str, str]:
     inferred = {a for arg in definition.input_arg for a in (arg.type_attr, arg.number_attr, arg.type_list_attr)}
     names = [arg.name for arg in definition.input_arg]
     names += [attribute.name for attribute in definition.attr if attribute.name not in inferred]
-    there = list(inspect.signature(getattr(tf.raw_ops, definition.name)).parameters)[:-1]  # the last is its name
-    renamed = iter([name for name in there if name not in names])
-    _NAMES[definition.name] = {name: name if name in there else next(renamed) for name in names}
+    parameters = list(inspect.signature(getattr(tf.raw_ops, definition.name)).parameters)[:-1]  # the last is its name
+    renamed = iter([name for name in parameters if name not in names])
+    _NAMES[definition.name] = {name: name if name in parameters else next(renamed) for name in names}
     return _NAMES[definition.name]
 
 
 def static_shape(tensor: Tensor) -> tuple[int | None, ...]:
-    """Raises Refused where the rank is unknown."""
+    """The static shape. Raises Refused where the rank is unknown."""
     if tensor.shape.rank is None:
         raise Refused(
             f"tensor {tensor.name!r} has unknown rank; pfor must know where the axes of a row are. Give it a rank with "
@@ -220,19 +220,19 @@ def dense(value: Any) -> Any:
         return value
     if value.dense_shape is None:
         raise ValueError("found IndexedSlices without the dense_shape of the tensor that they stand for")
-    known = tf.get_static_value(value.dense_shape)
-    count = value.dense_shape[0] if known is None else int(known[0])
+    constant = tf.get_static_value(value.dense_shape)
+    count = value.dense_shape[0] if constant is None else int(constant[0])
     tensor = tf.math.unsorted_segment_sum(value.values, value.indices, count)
-    return tensor if known is None else with_shape(tensor, known)
+    return tensor if constant is None else with_shape(tensor, constant)
 
 
 def shape_of(tensor: Tensor) -> list[Any]:
-    """Its dimensions: ints where known, else scalars."""
-    known = static_shape(tensor)
-    if None not in known:
-        return list(known)
+    """The dimensions of a tensor: ints where known, else scalars."""
+    sizes = static_shape(tensor)
+    if None not in sizes:
+        return list(sizes)
     running = tf.shape(tensor)
-    return [running[axis] if size is None else size for axis, size in enumerate(known)]
+    return [running[axis] if size is None else size for axis, size in enumerate(sizes)]
 
 
 def product(sizes: Sequence[Any]) -> Any:
@@ -244,19 +244,19 @@ def product(sizes: Sequence[Any]) -> Any:
 
 
 def reshape(tensor: Tensor, sizes: Sequence[Any]) -> Tensor:
-    """To dimensions of which some may be scalars; nothing is emitted where it changes nothing."""
+    """The tensor reshaped to dimensions of which some may be scalars; nothing is emitted where it changes nothing."""
     if all(isinstance(size, int) for size in sizes) and tuple(sizes) == tuple(tensor.shape):
         return tensor
     return tf.reshape(tensor, tf.stack(sizes) if sizes and not all(isinstance(s, int) for s in sizes) else list(sizes))
 
 
 def broadcast(tensor: Tensor, sizes: Sequence[Any]) -> Tensor:
-    """To dimensions of which some may be scalars."""
+    """The tensor broadcast to dimensions of which some may be scalars."""
     return tf.broadcast_to(tensor, tf.stack(sizes) if not all(isinstance(s, int) for s in sizes) else list(sizes))
 
 
 def merge(tensor: Tensor, axes: int) -> Tensor:
-    """The first `axes` axes made one; what it was, if that is how it was split."""
+    """The tensor with its first `axes` axes merged: the one that was split so, where there is one."""
     sizes = shape_of(tensor)
     target = [product(sizes[:axes]), *sizes[axes:]]
     source = unsplit(tensor)

@@ -22,17 +22,17 @@ from batchnuts.autobatch.pfor.values import Invariant, Stacked, Tensor, Value
 
 @dataclass(frozen=True, eq=False)
 class _Trace:
-    """Of the function, as a graph calls it."""
+    """The trace of a function, as a graph calls it."""
 
     concrete: Any
     arguments: int
-    """Of its inputs; the others are eager tensors that it captures."""
+    """The number of its arguments; further inputs are eager tensors that it captures."""
     converted: dict[Any, tuple[Any, list[bool], list[str]]] = field(default_factory=dict)
-    """By what the conversion depends on: the function of all rows, which of its results have rows, and warnings."""
+    """By all that a conversion depends on: the function of all rows, which of its results have rows, and warnings."""
 
 
 _TRACES: weakref.WeakValueDictionary[str, _Trace] = weakref.WeakValueDictionary()
-"""By the names under which graphs call them. Where one is gone, the call is converted like any other."""
+"""The traces by the names under which graphs call them. Where one is gone, the call is converted like any other."""
 
 _working = threading.RLock()
 
@@ -68,13 +68,13 @@ def converted_once(site: Site) -> list[Value] | None:
     """The outputs of a call of such a function for all rows, by a function that is kept; None for other calls."""
     trace = _TRACES.get(site.attr("f").name)
     loop = site.loop
-    if trace is None or loop.known is None or loop.mask is not None or loop.partial:
+    if trace is None or loop.static_count is None or loop.mask is not None or loop.partial:
         return None
-    given = site.inputs[: trace.arguments]
-    if not all(isinstance(value, (Invariant, Stacked)) for value in given):
+    arguments = site.inputs[: trace.arguments]
+    if not all(isinstance(value, (Invariant, Stacked)) for value in arguments):
         return None
-    rows = tuple(isinstance(value, Stacked) for value in given)
-    key = (rows, loop.known, loop.static, loop.fallback, compiled_by_xla())
+    rows = tuple(isinstance(value, Stacked) for value in arguments)
+    key = (rows, loop.static_count, loop.static, loop.fallback, compiled_by_xla())
     with _working:
         if key not in trace.converted:
             with noting_warnings() as warned:
@@ -93,9 +93,9 @@ def _converted(site: Site, trace: _Trace, rows: tuple[bool, ...]) -> tuple[Any, 
     varying: list[bool] = []
 
     def all_rows(*arguments: Tensor) -> list[Tensor]:
-        inside = Loop(tf.constant(loop.known, tf.int32), loop.static, loop.fallback)
-        given = [Stacked(x) if varies else Invariant(x) for x, varies in zip(arguments, rows, strict=True)]
-        outputs = site.convert_graph(graph, [*given, *captured], inside)
+        inside = Loop(tf.constant(loop.static_count, tf.int32), loop.static, loop.fallback)
+        values = [Stacked(x) if varies else Invariant(x) for x, varies in zip(arguments, rows, strict=True)]
+        outputs = site.convert_graph(graph, [*values, *captured], inside)
         tensors = [value.tensor for value in outputs if isinstance(value, (Invariant, Stacked))]
         assert len(tensors) == len(outputs), "results are arrays of known shapes"
         varying[:] = [isinstance(value, Stacked) for value in outputs]

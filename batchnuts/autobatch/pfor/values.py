@@ -23,7 +23,7 @@ Tensor = Any
 
 @dataclass(frozen=True)
 class Invariant:
-    """The same for every iteration."""
+    """A value that is the same for every iteration."""
 
     tensor: Tensor
 
@@ -68,7 +68,7 @@ class Deferred:
     """To [rows of this loop, *shape of one row], whatever that shape is."""
 
     def rows(self) -> Stacked:
-        """Those of this loop."""
+        """The value with the rows of this loop."""
         return Stacked(self.settle(self.tensor))
 
 
@@ -97,7 +97,7 @@ class OptionalValue:
     """One for each branch that it came from, or a single one; None where a branch left nothing."""
 
     def map(self, function: Callable[[Value], Value]) -> OptionalValue:
-        """With a function applied to each value."""
+        """The Optional with a function applied to each of its values."""
         return OptionalValue(tuple(None if part is None else tuple(map(function, part)) for part in self.contents))
 
 
@@ -105,5 +105,5 @@ Value: TypeAlias = "Invariant | Stacked | Padded | Deferred | ListHandle | Optio
 
 
 def varies(value: Value) -> bool:
-    """It may differ between iterations."""
+    """Whether a value may differ between iterations."""
     return not isinstance(value, Invariant)

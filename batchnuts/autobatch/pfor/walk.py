@@ -41,11 +41,11 @@ def convert_graph(graph: Any, inputs: Sequence[Value], loop: Loop) -> list[Value
     for op in in_order(graph):
         if op.name not in needed or (op.outputs and op.outputs[0].ref() in values):
             continue
-        given = [values[tensor.ref()] for tensor in op.inputs]
-        if _takes_elements(op, given):
-            outputs = _elements(op, given, loop, value_of)
+        operands = [values[tensor.ref()] for tensor in op.inputs]
+        if _takes_elements(op, operands):
+            outputs = _elements(op, operands, loop, value_of)
         else:
-            inputs = given if op.type in _PASSES_ON else [value_of(tensor) for tensor in op.inputs]
+            inputs = operands if op.type in _PASSES_ON else [value_of(tensor) for tensor in op.inputs]
             outputs = convert_op(Site(op, tuple(inputs), loop, value_of, convert_graph))
         for tensor, value in zip(op.outputs, outputs, strict=True):
             values[tensor.ref()] = value
@@ -70,7 +70,7 @@ _PASSES_ON = {"Identity", "PartitionedCall", "StatefulPartitionedCall"}
 
 
 def _takes_elements(op: Any, inputs: Sequence[Value]) -> bool:
-    """It takes the same part of each row, of all rows of the enclosing loop."""
+    """Whether an op takes the same part of each row, of all rows of the enclosing loop."""
     if op.type not in ("StridedSlice", "Slice", "Gather", "GatherV2", "GatherNd") or not isinstance(
         inputs[0], Deferred
     ):
@@ -85,9 +85,9 @@ def _elements(op: Any, inputs: Sequence[Value], loop: Loop, value_of: Callable[[
     source, *rest = inputs
     assert isinstance(source, Deferred)
     site = Site(op, (Stacked(source.tensor), *rest), loop.of(source.count), value_of, convert_graph)
-    (taken,) = convert_op(site)
-    assert isinstance(taken, Stacked)
-    return [replace(source, tensor=taken.tensor).rows()]
+    (element,) = convert_op(site)
+    assert isinstance(element, Stacked)
+    return [replace(source, tensor=element.tensor).rows()]
 
 
 _NO_EFFECTS = {
@@ -96,11 +96,11 @@ _NO_EFFECTS = {
     "RandomPoissonV2", "Multinomial", "RandomShuffle", "OptionalFromValue", "OptionalNone", "OptionalGetValue",
     "StatelessRandomGetKeyCounter",
 }  # fmt: skip
-"""Stateful according to TensorFlow, but not needed where their outputs are not used."""
+"""Ops that are stateful according to TensorFlow, but not needed where their outputs are not used."""
 
 
 def has_effects(op: Any) -> bool:
-    """It must run even if its outputs are not used."""
+    """Whether an op must run even if its outputs are not used."""
     return bool(op.op_def.is_stateful) and op.type not in _NO_EFFECTS
 
 
@@ -121,9 +121,9 @@ def convert_op(site: Site) -> list[Value]:
         if not any(varies(value) for value in site.inputs) and not (converter is not None and converter.always):
             return [Invariant(tensor) for tensor in site.emit(*site.tensors())]
         if any(_of_lengths(value) for value in site.inputs):
-            found = _convert_lengths(site)
-            if found is not None:
-                return found
+            padded = _convert_lengths(site)
+            if padded is not None:
+                return padded
         if converter is None:
             return fall_back(site, "it has no converter")
         try:
@@ -131,7 +131,7 @@ def convert_op(site: Site) -> list[Value]:
         except NoRule:
             names = [site.op.inputs[k].op.name for k in site.varying()]
             return fall_back(site, f"its converter has no rule for inputs of which these vary: {', '.join(names)}")
-        return [_known(site, k, value) for k, value in enumerate(results)]
+        return [_with_static_shape(site, k, value) for k, value in enumerate(results)]
     except Refused as error:
         raise refusal(op, str(error)) from None
     except PforError as error:  # of an op in a function that this one calls; that of a loaded model has no line
@@ -173,11 +173,11 @@ def _constant(op: Any) -> Tensor:
     return tf.constant(tf.make_ndarray(op.get_attr("value")), op.outputs[0].dtype)
 
 
-def _known(site: Site, k: int, value: Value) -> Value:
+def _with_static_shape(site: Site, k: int, value: Value) -> Value:
     """The value, with the shape that the body's graph knows of it."""
     output = site.op.outputs[k]
     if isinstance(value, Stacked) and output.shape.rank is not None and output.dtype != tf.variant:
-        expected = (site.loop.known, *static_shape(output))
+        expected = (site.loop.static_count, *static_shape(output))
         if value.tensor.shape.is_compatible_with(expected):  # unrequested outputs (eigenvectors) have none
             value.tensor.set_shape(expected)
     return value

@@ -72,18 +72,18 @@ class _TimelineNotes:
         self.seen = 0
         self.stride = 1
         self.parts: list[np.ndarray] = []
-        self.kept = 0
+        self.rows = 0
 
     def add(self, dispatches: np.ndarray) -> None:
         """Rows (block, active) in order: [n, 2]."""
         new = dispatches[-self.seen % self.stride :: self.stride]
         self.seen += len(dispatches)
         self.parts.append(new)
-        self.kept += len(new)
-        while self.kept > TIMELINE_LIMIT:
+        self.rows += len(new)
+        while self.rows > TIMELINE_LIMIT:
             self.stride *= 2
             self.parts = [np.concatenate(self.parts)[::2]]
-            self.kept = len(self.parts[0])
+            self.rows = len(self.parts[0])
 
     def timeline(self) -> Timeline:
         rows = np.concatenate([np.zeros((0, 2), "int64"), *self.parts])
@@ -99,23 +99,23 @@ class MachineNotes:
         self.compile_seconds = 0.0
 
     def run(self, machine: VirtualMachine, arguments: Any) -> State:
-        """From `start` until every lane has halted, taking the timeline out of the state before it is full."""
+        """Run the machine, and take the timeline out of its state before it is full."""
         self.attempts += 1
         self.sweeps = 0
         notes = self.timeline = _TimelineNotes()
         state = machine.advance(machine.start(arguments), 0)  # compiles
-        now = time.perf_counter()
-        self.compile_seconds += now - self.began
-        while machine.count_live(state):
-            state, taken = machine.counted_advance(state, machine.code.timeline_rows // machine.steps_per_sweep)
-            self.sweeps += int(taken)
+        started = time.perf_counter()
+        self.compile_seconds += started - self.began
+        while not machine.is_finished(state):
+            state, sweeps = machine.counted_advance(state, machine.code.timeline_rows // machine.steps_per_sweep)
+            self.sweeps += int(sweeps)
             names = ("timeline:block", "timeline:active")
             rows = np.stack([machine.backend.to_numpy(state[name]).astype("int64") for name in names], axis=1)
             notes.add(rows[: int(machine.backend.to_numpy(state["timeline:length"])[0])])
             state["timeline:length"] = machine.backend.full((1,), 0, "int32")
         self.state = state
         self.began = time.perf_counter()
-        self.run_seconds = self.began - now
+        self.run_seconds = self.began - started
         return state
 
     def profile(self, function: str, machine: VirtualMachine) -> RunProfile:

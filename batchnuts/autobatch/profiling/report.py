@@ -55,11 +55,11 @@ def _headline(run: RunProfile) -> str:
     schedule = f", {run.schedule}" if run.schedule else ""
     sweeps = "" if run.sweeps is None else f" in {run.sweeps} sweeps"
     restarts = f", {run.restarts} restarts for deeper stacks" if run.restarts else ""
-    kept = f"; the timeline keeps one dispatch in {run.timeline.stride}" if run.timeline.stride > 1 else ""
+    sampling = f"; the timeline keeps one dispatch in {run.timeline.stride}" if run.timeline.stride > 1 else ""
     return (
         f"{run.function}: {run.lanes} lanes, {where}{schedule}: {run.total.executions} dispatches{sweeps}, "
         f"{_percent(run.total)} of lanes active, calls {run.call_depth} deep; "
-        f"{run.compile_seconds:.2f} s to compile, {run.run_seconds:.2f} s to run{restarts}{kept}"
+        f"{run.compile_seconds:.2f} s to compile, {run.run_seconds:.2f} s to run{restarts}{sampling}"
     )
 
 

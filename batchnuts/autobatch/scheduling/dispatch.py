@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
+from typing_extensions import override
 
 from batchnuts.autobatch.scheduling.schedule import Schedule
 
@@ -25,15 +26,15 @@ class Reductions(Protocol):
         """The largest of int64 [n], none below 0, where the mask [n] holds; 0 if it holds nowhere."""
 
 
-class OnHost:
+class OnHost(Reductions):
     """The reductions of NumPy."""
 
+    @override
     def count(self, mask: Any) -> Any:
-        """See Reductions."""
         return np.count_nonzero(mask)
 
+    @override
     def largest(self, values: Any, mask: Any) -> Any:
-        """See Reductions."""
         return np.max(values, initial=0, where=mask)
 
 
@@ -52,12 +53,12 @@ class Rule:
 
     def open(self, waiting: Array, reductions: Reductions) -> Array:
         """bool [blocks]: some lane waits there, and enough of the live lanes do, or nowhere do enough."""
-        here, live = waiting[:-1], self.lanes - waiting[-1]
-        some = here > 0
+        counts, live = waiting[:-1], self.lanes - waiting[-1]
+        some = counts > 0
         if not self.numerators.any():
             return some
-        # here >= gate * live, in whole numbers, so that all backends agree
-        enough = here * self.denominators >= live * self.numerators
+        # counts >= gate * live, in whole numbers, so that all backends agree
+        enough = counts * self.denominators >= live * self.numerators
         return some & (enough | (reductions.count(some & enough) == 0))
 
     def is_due(self, block: int, group_start: int, waiting: Array, reductions: Reductions) -> Array:

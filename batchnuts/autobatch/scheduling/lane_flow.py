@@ -122,18 +122,18 @@ def _fill_in_returns(graph: ControlFlowGraph, chances: Matrix) -> None:
     values, vectors = np.linalg.eig(sends.T)
     visits = np.abs(vectors[:, np.argmax(values.real)].real)
     visits = np.maximum(visits / visits.sum(), ENDS)  # an endless chain of calls is left, too
-    made: dict[str, float] = {}
+    calls: dict[str, float] = {}
     """By the block where a call comes back, how often it is made."""
     for i, block in enumerate(graph.blocks):
         if isinstance(block.terminator, PushGotoOp):
             resume = block.terminator.resume_label
-            made[resume] = made.get(resume, 0.0) + visits[i]
+            calls[resume] = calls.get(resume, 0.0) + visits[i]
     for i, block in enumerate(graph.blocks):
         if isinstance(block.terminator, IndirectGotoOp):
             resumes = following[block.label]
-            total = sum(made[resume] for resume in resumes)
+            total = sum(calls[resume] for resume in resumes)
             for resume in resumes:
-                chances[i, index[resume]] = made[resume] / total if total else 1.0 / len(resumes)
+                chances[i, index[resume]] = calls[resume] / total if total else 1.0 / len(resumes)
             if not resumes:
                 chances[i, 0] = 1.0
 
@@ -142,5 +142,5 @@ def _stationary(chances: Matrix) -> Vector:
     """Shares x = x P, summing to 1."""
     count = len(chances)
     system = np.vstack([chances.T - np.eye(count), np.ones(count)])
-    found, *_ = np.linalg.lstsq(system, np.append(np.zeros(count), 1.0), rcond=None)
-    return np.asarray(np.maximum(found, 0.0))
+    shares, *_ = np.linalg.lstsq(system, np.append(np.zeros(count), 1.0), rcond=None)
+    return np.asarray(np.maximum(shares, 0.0))

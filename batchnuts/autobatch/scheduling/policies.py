@@ -17,7 +17,7 @@ from batchnuts.autobatch.scheduling.sweep_search import DISPATCH, GATED_PATIENCE
 POLICIES = ("auto", "earliest", "most_active", "sweep", "drain")
 
 ENDING = 0.25
-"""See `ending_early`."""
+"""The share of the live lanes that has to wait at the end before `ending_early` lets them halt."""
 
 Costs = Mapping[str, float]
 """By label, what one dispatch of a block costs, in microseconds."""
@@ -56,16 +56,16 @@ def make_schedule(
         policy = "earliest"
     match policy:
         case "earliest":
-            made = Schedule(((label,) for label in labels), policy=policy, patience=None)
+            result = Schedule(((label,) for label in labels), policy=policy, patience=None)
         case "most_active":
-            made = Schedule((labels,), choose="most_active", policy=policy)
+            result = Schedule((labels,), choose="most_active", policy=policy)
         case "sweep":
-            made, _ = _sweep(program, costs() if costs is not None else {}, _flow(program, served))
+            result, _ = _sweep(program, costs() if costs is not None else {}, _flow(program, served))
         case "drain":
-            made = _drain(program)
+            result = _drain(program)
         case _:
-            made = _cheaper(program, costs() if costs is not None else {}, _flow(program, served))
-    return _fitted(program, made)
+            result = _cheaper(program, costs() if costs is not None else {}, _flow(program, served))
+    return _fitted(program, result)
 
 
 def _drain(program: Program) -> Schedule:
@@ -120,10 +120,10 @@ def _sweep(program: Program, costs: Costs, flow: LaneFlow) -> tuple[Schedule, fl
 def _cheaper(program: Program, costs: Costs, flow: LaneFlow) -> Schedule:
     """`sweep` or `drain`, by the model's prices."""
     if costs:
-        made, price = _sweep(program, costs, flow)
+        sweep, price = _sweep(program, costs, flow)
         costly = [program.graph.labels.index(label) for label in costly_blocks(program)]
         if price < drain_price(flow, _as_vector(program, costs), costly):
-            return made
+            return sweep
     return _drain(program)
 
 
@@ -133,11 +133,11 @@ def _as_vector(program: Program, costs: Costs) -> Vector:
 
 def _fitted(program: Program, schedule: Schedule) -> Schedule:
     """The schedule with the program's gates where slots leave them open."""
-    known, named = program.graph.labels, schedule.order
-    advice = f"The program's blocks are {', '.join(known)}."
-    if unknown := [label for label in named if label not in known]:
+    labels, named = program.graph.labels, schedule.order
+    advice = f"The program's blocks are {', '.join(labels)}."
+    if unknown := [label for label in named if label not in labels]:
         raise OptionError(f"the schedule names blocks that the program does not have: {', '.join(unknown)}. {advice}")
-    if missing := [label for label in known if label not in named]:
+    if missing := [label for label in labels if label not in named]:
         raise OptionError(f"the schedule leaves out blocks, whose lanes would wait forever: {', '.join(missing)}.")
     gates = {block.label: block.gate for block in program.graph.blocks}
     groups = ((replace(s, gate=gates[s.label] if s.gate is None else s.gate) for s in g) for g in schedule.groups)

@@ -100,11 +100,11 @@ def _first_minimum(prices: Vector) -> int:
 
 def _by_frequency(visits: Vector) -> list[int]:
     """Numbers of blocks, the most visited ones first, and those that are equally often visited in order."""
-    found: list[int] = []
+    order: list[int] = []
     left = list(range(len(visits)))
     while left:
-        found.append(left.pop(int(np.argmax(visits[left] >= visits[left].max() * (1.0 - TIE)))))
-    return found
+        order.append(left.pop(int(np.argmax(visits[left] >= visits[left].max() * (1.0 - TIE)))))
+    return order
 
 
 def sweep_gates(sweep: Sweep, costs: Vector, gathered: Vector) -> Vector:
@@ -197,15 +197,15 @@ def drain_price(flow: LaneFlow, costs: Vector, costly: list[int]) -> float:
     shares[costly] = flow.visits[costly] / flow.visits[costly].sum()
     spent, moved = 0.0, 0.0
     for b in costly:
-        here, shares[b] = shares[b], 0.0
+        share, shares[b] = shares[b], 0.0
         spent += SKIP + costs[b]
-        moved += here
-        shares = shares + here * flow.chances[b]
+        moved += share
+        shares = shares + share * flow.chances[b]
     for _ in range(LONGEST_DRAIN):
         if shares[cheap].sum() <= DRAINED:
             return float(spent / (moved / flow.visits[costly].sum()))
         for b in cheap:
             spent += SKIP + costs[b] * -np.expm1(-LANES * shares[b])
-            here, shares[b] = shares[b], 0.0
-            shares += here * flow.chances[b]
+            share, shares[b] = shares[b], 0.0
+            shares += share * flow.chances[b]
     return math.inf

@@ -71,9 +71,9 @@ class _OpenFunction:
 
 class _Parser:
     def __init__(self, text: str, like: Program | None, namespace: Mapping[str, Any] | None) -> None:
-        known = like.var_defs if like else {}
-        self.known_types = known
-        self.structures = Structures((flatten(type_)[1] for type_ in known.values()), namespace)
+        types = like.var_defs if like else {}
+        self.known_types = types
+        self.structures = Structures((flatten(type_)[1] for type_ in types.values()), namespace)
         self.primitives = Primitives(like, namespace)
         lines = (Line(line, number) for number, line in enumerate(text.split("\n"), 1))
         self.lines = [line for line in lines if line.peek().kind != "end"]
@@ -95,7 +95,7 @@ class _Parser:
 
     def program(self) -> Program:
         functions: list[Function] = []
-        while (line := self.line()) is not None and line.found("(", ahead=1):
+        while (line := self.line()) is not None and line.next_is("(", ahead=1):
             name = line.peek()
             if not functions and name.value != "main":
                 line.fail(name.column, f"found function {name.value!r}, expected 'main': the first one is the program")
@@ -120,8 +120,8 @@ class _Parser:
         line.end()
         self.next += 1
         function = _OpenFunction(name, vars_in, vars_out, owner=name)
-        while (block_line := self.line()) is not None and not block_line.found("(", ahead=1):
-            if block_line.word("in") and not block_line.found(":", ahead=1):
+        while (block_line := self.line()) is not None and not block_line.next_is("(", ahead=1):
+            if block_line.word("in") and not block_line.next_is(":", ahead=1):
                 block_line.take()
                 function.owner = block_line.name("the function whose body the next blocks belong to")
                 block_line.end()
@@ -135,7 +135,7 @@ class _Parser:
         return function.closed()
 
     def block(self, line: Line, owner: str) -> Block:
-        if not line.found(":", ahead=1):
+        if not line.next_is(":", ahead=1):
             line.unexpected("a block's label and a colon, a function, or `variables`")
         label = line.name("a label")
         line.expect(":")
@@ -144,7 +144,7 @@ class _Parser:
         self.next += 1
         ops: list[Op] = []
         while (statement := self.line()) is not None:
-            at_head = statement.found(":", ahead=1) or statement.found("(", ahead=1)
+            at_head = statement.next_is(":", ahead=1) or statement.next_is("(", ahead=1)
             if at_head or (statement.word("variables") and statement.peek(1).kind == "end"):
                 break
             op = self.statement(statement)
@@ -170,7 +170,7 @@ class _Parser:
     # ---- ops -------------------------------------------------------------------------------------------------------
 
     def statement(self, line: Line) -> Op | Terminator:
-        if line.found("=") or line.found("=", ahead=1) or line.found(",", ahead=1):
+        if line.next_is("=") or line.next_is("=", ahead=1) or line.next_is(",", ahead=1):
             return self.assignment(line)
         if line.peek().kind != "name":
             line.unexpected(_STATEMENTS)
@@ -259,7 +259,7 @@ class _Parser:
                 line.fail(token.column, f"variable {variable!r} stands here a second time")
             seen.add(variable)
             line.expect(":")
-            if not line.found("->") and not line.word(*_ALLOCATIONS) and line.peek().kind != "end":
+            if not line.next_is("->") and not line.word(*_ALLOCATIONS) and line.peek().kind != "end":
                 types[variable] = self.type_of(variable, line)
             if line.word(*_ALLOCATIONS):
                 allocations[variable] = _ALLOCATIONS[line.take().value]
@@ -271,7 +271,7 @@ class _Parser:
     def type_of(self, variable: str, line: Line) -> Any:
         """The type that comes next in the line; that of the program `like` itself where it reads the same."""
         start = line.peek().column
-        known = self.known_types.get(variable)
-        if known is not None and line.skip_text(start, show_type(known)):
-            return known
+        type_ = self.known_types.get(variable)
+        if type_ is not None and line.skip_text(start, show_type(type_)):
+            return type_
         return read_type(line, self.structures)

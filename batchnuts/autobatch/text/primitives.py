@@ -50,7 +50,7 @@ class Primitives:
         for op in _primitive_ops(like) if like else ():
             self._by_op.setdefault((op, variants.number(op)), op.function)
             same = self._by_text.setdefault(op.function, [])
-            if not any(same_function(other.call, op.function.call) for other in same):
+            if not any(same_function(primitive.call, op.function.call) for primitive in same):
                 same.append(op.function)
         self._without_code: dict[tuple[PrimOp, int], Primitive] = {}
 

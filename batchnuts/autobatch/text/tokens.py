@@ -54,15 +54,15 @@ class Line:
                 token, column = self._braced(column)
                 tokens.append(token)
             else:
-                found = _TOKEN.match(self.text, column)
-                if found is None:
+                match = _TOKEN.match(self.text, column)
+                if match is None:
                     if self.text[column] in "'\"":
                         self.fail(column, "this string does not end on its line")
                     self.fail(column, f"found {self.text[column]!r}; names with such characters stand in quotes")
-                kind = str(found.lastgroup)
-                value = found.group()
+                kind = str(match.lastgroup)
+                value = match.group()
                 tokens.append(Token(kind, self._unquoted(value, column) if kind == "string" else value, column))
-                column = found.end()
+                column = match.end()
         tokens.append(Token("end", "", column))
         return tokens
 
@@ -86,12 +86,12 @@ class Line:
         self.fail(start, "this brace is not closed on its line")
 
     def _unescaped(self, text: str, start: int) -> str:
-        def plain(found: re.Match[str]) -> str:
-            itself, code, _ = found.groups()
+        def plain(match: re.Match[str]) -> str:
+            itself, code, _ = match.groups()
             if itself:
                 return str(itself)
             if not code:
-                self.fail(start + found.start(), "a backslash within braces is written twice")
+                self.fail(start + match.start(), "a backslash within braces is written twice")
             return str(ast.literal_eval(f"'\\{code}'"))
 
         return _ESCAPE.sub(plain, text)
@@ -108,7 +108,7 @@ class Line:
         self.position += 1
         return token
 
-    def found(self, sign: str, ahead: int = 0) -> bool:
+    def next_is(self, sign: str, ahead: int = 0) -> bool:
         """Whether that sign comes next."""
         token = self.peek(ahead)
         return token.kind == "sign" and token.value == sign
@@ -120,29 +120,29 @@ class Line:
 
     def accept(self, sign: str) -> bool:
         """Take the sign if it comes next."""
-        found = self.found(sign)
-        self.position += found
-        return found
+        is_next = self.next_is(sign)
+        self.position += is_next
+        return is_next
 
     def expect(self, sign: str) -> None:
         """Take the sign, which has to come next."""
         if not self.accept(sign):
             self.unexpected(repr(sign))
 
-    def name(self, what: str) -> str:
+    def name(self, expected: str) -> str:
         """Take a name, quoted or not."""
         if self.peek().kind not in ("name", "string"):
-            self.unexpected(what)
+            self.unexpected(expected)
         return self.take().value
 
-    def names(self, what: str) -> tuple[str, ...]:
+    def names(self, expected: str) -> tuple[str, ...]:
         """Take names with commas between them, as many as there are."""
-        found: list[str] = []
+        names: list[str] = []
         if self.peek().kind in ("name", "string"):
-            found.append(self.name(what))
+            names.append(self.name(expected))
             while self.accept(","):
-                found.append(self.name(what))
-        return tuple(found)
+                names.append(self.name(expected))
+        return tuple(names)
 
     def skip_text(self, start: int, text: str) -> bool:
         """Whether `text` stands at that column, up to the end of a token; if so, take all its tokens."""
@@ -154,10 +154,10 @@ class Line:
         self.position = after[0]
         return True
 
-    def end(self, what: str = "the end of the line") -> None:
+    def end(self, expected: str = "the end of the line") -> None:
         """Nothing may be left."""
         if self.peek().kind != "end":
-            self.unexpected(what)
+            self.unexpected(expected)
 
     def unexpected(self, expected: str) -> NoReturn:
         """Raise about the next token."""

@@ -36,27 +36,27 @@ class Structures:
     """The classes that structures in a text may have, by name and fields."""
 
     def __init__(self, trees: Iterable[TreeDef] = (), namespace: Mapping[str, Any] | None = None) -> None:
-        self._known: dict[tuple[str, tuple[str, ...]], dict[type, None]] = {}
+        self._classes: dict[tuple[str, tuple[str, ...]], dict[type, None]] = {}
         self._namespace = namespace or {}
         todo = list(trees)
         while todo:
             tree = todo.pop()
             if tree.kind is not None:
-                self._known.setdefault((tree.kind.__name__, tree.names), {})[tree.kind] = None
+                self._classes.setdefault((tree.kind.__name__, tree.names), {})[tree.kind] = None
                 todo += tree.children
 
     def find(self, name: str, fields: tuple[str, ...], line: Line, column: int) -> type:
         """The class of that name and fields; a NamedStructure where none is known. Fails where several are."""
-        known = list(self._known.get((name, fields), ()))
-        if len(known) > 1:
-            line.fail(column, f"found {name!r}, which names {len(known)} classes of the program given as `like`")
-        if known:
-            return known[0]
-        given = self._namespace.get(name)
-        if isinstance(given, type) and _fields(given) == fields:
-            return given
+        classes = list(self._classes.get((name, fields), ()))
+        if len(classes) > 1:
+            line.fail(column, f"found {name!r}, which names {len(classes)} classes of the program given as `like`")
+        if classes:
+            return classes[0]
+        candidate = self._namespace.get(name)
+        if isinstance(candidate, type) and _fields(candidate) == fields:
+            return candidate
         kind = type(name, (NamedStructure,), {"_fields": fields})
-        self._known[name, fields] = {kind: None}
+        self._classes[name, fields] = {kind: None}
         return kind
 
 
@@ -82,13 +82,13 @@ def read_type(line: Line, structures: Structures) -> Any:
     """Take a type from a line."""
     token = line.peek()
     name = line.name("a type")
-    if not line.found("("):
+    if not line.next_is("("):
         return _tensor_type(name, token.column, line)
     line.expect("(")
     names: list[Any] = []
     children = []
-    positional = name in ("tuple", "list") and not line.found(":", ahead=1)
-    while not line.found(")"):
+    positional = name in ("tuple", "list") and not line.next_is(":", ahead=1)
+    while not line.next_is(")"):
         if positional:
             names.append(str(len(names)))
         else:
@@ -97,7 +97,7 @@ def read_type(line: Line, structures: Structures) -> Any:
             names.append(int(text) if field.kind == "name" and text.isdecimal() else text)
             line.expect(":")
         children.append(read_type(line, structures))
-        if not line.found(")") and not line.accept(","):
+        if not line.next_is(")") and not line.accept(","):
             line.unexpected("',' or ')'")
     line.expect(")")
     if positional:
@@ -114,13 +114,13 @@ def _tensor_type(name: str, column: int, line: Line) -> TensorType:
     weak = line.accept("*")
     shape = []
     if line.accept("["):
-        while not line.found("]"):
+        while not line.next_is("]"):
             token = line.peek()
             extent = line.name("a whole number")
             if not extent.isdecimal():
                 line.fail(token.column, f"found {token}, expected a whole number: every array has a static shape")
             shape.append(int(extent))
-            if not line.found("]") and not line.accept(","):
+            if not line.next_is("]") and not line.accept(","):
                 line.unexpected("',' or ']'")
         line.expect("]")
     return TensorType(_dtype(name, column, line), tuple(shape), weak)

@@ -17,10 +17,10 @@ def index_error(indices: NDArray[Any], length: int, shift: int = 0) -> IndexErro
     if not outside.any():
         return None
     place = tuple(int(i) for i in np.argwhere(outside)[0])
-    found = int(indices[place])
-    found -= shift if found < 0 else 0
+    index = int(indices[place])
+    index -= shift if index < 0 else 0
     of_several = f" (element {list(place)} of the indices)" if place else ""
     return IndexError(
-        f"the index {found}{of_several} is outside an axis of {length} elements; indices count from 0, so expected "
+        f"the index {index}{of_several} is outside an axis of {length} elements; indices count from 0, so expected "
         f"0 to {length - 1}"
     )

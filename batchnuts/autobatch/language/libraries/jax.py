@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.interpreters import ad, batching, mlir, partial_eval
+from typing_extensions import override
 
 from batchnuts.autobatch.language.libraries.jax_flags import compile_small_loops_whole
 from batchnuts.autobatch.language.libraries.jax_identity import identity_of, identity_of_jaxpr
@@ -48,7 +49,7 @@ def _as_users(function: Function, *arrays: Array) -> Function:
         with enable_x64(any(array.dtype.itemsize == 8 for array in arrays)):
             if not any(isinstance(argument, jax.core.Tracer) for argument in arguments):
                 return function(*arguments)
-            traced, shapes = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)(*arguments)
+            traced, shapes = jax.make_jaxpr(lambda *operands: function(*operands), return_shape=True)(*arguments)
         copies = [np.array(c) if isinstance(c, np.ndarray) or _is_weak(c) else c for c in traced.consts]
         run = jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(_without_weak_types(traced.jaxpr), copies))
         return jax.tree.unflatten(jax.tree.structure(shapes), run(*jax.tree.leaves(arguments)))
@@ -128,10 +129,10 @@ def _shape(leaf: Any) -> tuple[int, ...]:
     return tuple(leaf.shape)
 
 
-def _again(closed: Any, found: Any) -> Function:
-    """What was traced, as a function; found: the tree of its results."""
+def _replay(closed: Any, results: Any) -> Function:
+    """What was traced, as a function; results: the tree of its results."""
     run = jax.extend.core.jaxpr_as_fun(closed)
-    return lambda *given: jax.tree.unflatten(jax.tree.structure(found), run(*given))
+    return lambda *operands: jax.tree.unflatten(jax.tree.structure(results), run(*operands))
 
 
 _SMALL_INTEGERS = range(-8, 9)
@@ -191,8 +192,8 @@ class JaxLibrary(Formulas):
             if not name.startswith("_") and name not in _OUTSIDE and callable(function := getattr(self, name)):
                 setattr(self, name, with_64_bits(function))
 
+    @override
     def dtype_of(self, x: Array) -> np.dtype[Any]:
-        """See Library."""
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             raise TypeError(
                 "found an array of JAX keys, which hold no numbers. Give jax.random.key_data(keys), and make a key of "
@@ -201,12 +202,13 @@ class JaxLibrary(Formulas):
         dtype: np.dtype[Any] = np.dtype(x.dtype)
         return dtype
 
+    @override
     def static_shape(self, x: Array) -> tuple[int | None, ...] | None:
-        """See Library."""
         return tuple(x.shape)
 
+    @override
     def convert(self, x: Any, dtype: Any) -> Array:
-        """See Library; the result is not weak in JAX's own sense."""
+        """An array of `dtype` that is not weak in JAX's own sense."""
         return lax.convert_element_type(x, dtype) if isinstance(x, jax.Array) else np.asarray(x, dtype=dtype)
 
     cast = convert
@@ -234,8 +236,8 @@ class JaxLibrary(Formulas):
     ceil = staticmethod(lax.ceil)
     round = staticmethod(lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN))
 
+    @override
     def abs(self, x: Array) -> Array:
-        """See Library."""
         if x.dtype.kind != "f":
             return x if x.dtype.kind in "ub" else lax.abs(x)
         # the gradient at 0 is 0, as TensorFlow has it; JAX's own is 1
@@ -261,8 +263,8 @@ class JaxLibrary(Formulas):
     left_shift = _elementwise(lax.shift_left)
     logical_not = staticmethod(lax.bitwise_not)
 
+    @override
     def right_shift(self, x: Array, y: Array) -> Array:
-        """See Library."""
         shift = lax.shift_right_arithmetic if x.dtype.kind == "i" else lax.shift_right_logical
         return shift(*_together(x, y))
 
@@ -274,8 +276,9 @@ class JaxLibrary(Formulas):
     def _remainder_of_integers(self, x: Array, y: Array) -> Array:
         return jnp.remainder(x, y)
 
+    @override
     def power(self, x: Array, y: Array) -> Array:
-        """See TensorLibrary. Of integers by repeated squares, since XLA reads an integer exponent modulo 64.
+        """The power; of integers by repeated squares, since XLA reads an integer exponent modulo 64.
 
         JAX's derivative of order n + 1 of `x ** n` at 0 is NaN, but for an n that is a constant integer to it.
         """
@@ -306,8 +309,9 @@ class JaxLibrary(Formulas):
     min = staticmethod(jnp.min)
     max = staticmethod(jnp.max)
 
+    @override
     def sum(self, x: Array, axis: Any, keepdims: bool) -> Array:
-        """See Library; JAX alone would widen small integers."""
+        """The sum in the dtype of `x`: JAX alone would widen small integers."""
         return jnp.sum(x, axis=axis, dtype=x.dtype, keepdims=keepdims)
 
     def _matrix_product(self, x: Array, y: Array) -> Array:
@@ -323,16 +327,16 @@ class JaxLibrary(Formulas):
     transpose = staticmethod(lambda x: jnp.swapaxes(x, -1, -2))
     cholesky = staticmethod(jnp.linalg.cholesky)
 
+    @override
     def solve_triangular(self, matrix: Array, b: Array, lower: bool, transposed: bool) -> Array:
-        """See Library."""
         return lax.linalg.triangular_solve(
             jnp.asarray(matrix), jnp.asarray(b), left_side=True, lower=lower, transpose_a=transposed
         )
 
+    @override
     def scan(
         self, step: Function, carry: list[Array], rows: list[Array], length: int
     ) -> tuple[list[Array], list[Array]]:
-        """See Library."""
         after, stacked = lax.scan(lambda carry, rows: step(carry, rows), carry, rows, length)
         return after, stacked
 
@@ -344,29 +348,30 @@ class JaxLibrary(Formulas):
     reshape = staticmethod(jnp.reshape)
     bitcast = staticmethod(lax.bitcast_convert_type)
 
+    @override
     def full_like(self, x: Array, value: Array) -> Array:
-        """See Library."""
         return jnp.broadcast_to(value, x.shape)
 
+    @override
     def parts_of_last_axis(self, x: Array, sizes: Sequence[int]) -> list[Array]:
-        """See Library."""
         return [x[..., end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
+    @override
     def split_last_axis(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """See Library."""
         return jnp.reshape(x, (*x.shape[:-1], *shape))
 
+    @override
     def gather(self, x: Array, index: Array, axis: int) -> Array:
-        """See TensorLibrary."""
         return jnp.take(x, index, axis=axis, mode="clip")
 
     # Programs
 
+    @override
     def kernel(self, function: Function) -> Function:
-        """See Library: traced once for given shapes, its arguments and results behind barriers.
+        """The function traced once for given shapes, its arguments and results behind barriers.
 
-        They are there for what LLVM would do. jaxlib 0.12 never ends compiling a kernel in which the rounds of a cipher
-        meet what goes into them, a conversion from int64 say, and what reads them, a logarithm.
+        Else LLVM would merge the kernel with what is around it. jaxlib 0.12 never ends compiling one in which the
+        rounds of a cipher meet what goes into them, a conversion from int64 say, and what reads them, a logarithm.
         """
 
         def behind_barriers(*words: Array) -> tuple[Array, ...]:
@@ -378,45 +383,53 @@ class JaxLibrary(Formulas):
 
     # Functions
 
+    @override
     def tensor(self, x: Array) -> Array:
-        """See TensorLibrary."""
         # what jnp.asarray does to NumPy's arrays is a program, which is compiled
         return jax.device_put(np.array(x)) if isinstance(x, np.ndarray) else jnp.asarray(x)
 
+    @override
     def call(self, function: Function, *tensors: Array) -> Any:
-        """See TensorLibrary; 64-bit dtypes are on if an argument has one, whatever `jax_enable_x64` says."""
+        """What the function gives; 64-bit dtypes are on if an argument has one, whatever `jax_enable_x64` says."""
         return _as_users(function, *tensors)(*tensors)
 
     untransformed = staticmethod(lambda function: function)
 
+    @override
     def from_caller(self, x: Array) -> Array:
-        """See TensorLibrary; called outside of `enable_x64`. Where derivatives are taken at NumPy's float64, the tracer
-        says float32 and holds NumPy's array."""
+        """The argument, converted outside of `enable_x64`.
+
+        Where derivatives are taken at NumPy's float64, the tracer says float32 and holds NumPy's array.
+        """
         return jnp.array(x, copy=True) if isinstance(x, jax.core.Tracer) else x
 
+    @override
     def as_callers(self, x: Array) -> Array:
-        """See TensorLibrary; called outside of `enable_x64`."""
+        """The result, converted outside of `enable_x64`."""
         return lax.convert_element_type(x, jax.dtypes.canonicalize_dtype(x.dtype))
 
+    @override
     def without_reverse(self, function: Function, message: str) -> Function:
-        """See TensorLibrary."""
-
         def barred(x: Array) -> Array:
             return _without_reverse.bind(x, message=message) if jnp.issubdtype(x.dtype, jnp.inexact) else x
 
         return lambda *arrays: tuple(map(barred, function(*arrays)))
 
+    @override
     def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
-        """See TensorLibrary, and `call`."""
+        """The value and gradient by reverse mode, with dtypes as in `call`."""
         value, pull_back = jax.vjp(_as_users(function, x), x)
         if value.shape or value.dtype.kind != "f":
             return value, None
         return value, pull_back(lax.full_like(value, 1))[0]
 
-    def compiled(self, function: Function, known: Callable[[str], None] | None = None) -> Function:
-        """See TensorLibrary: each operation by itself would be compiled too, which takes longer. known: see
-        `differentiated`."""
-        jitted = Jitted(lambda *tensors: _as_users(function, *tensors)(*tensors), known)
+    @override
+    def compiled(self, function: Function, on_identity: Callable[[str], None] | None = None) -> Function:
+        """The function, jitted: each operation by itself would be compiled too, which takes longer.
+
+        on_identity: see `differentiated`.
+        """
+        jitted = Jitted(lambda *tensors: _as_users(function, *tensors)(*tensors), on_identity)
 
         def call(*tensors: Array) -> Any:
             try:
@@ -426,31 +439,32 @@ class JaxLibrary(Formulas):
 
         return with_64_bits(call)
 
+    @override
     def result_shapes(self, function: Function, *tensors: Array) -> Any:
-        """See TensorLibrary."""
-        closed, found = jax.make_jaxpr(lambda *given: self.call(function, *given), return_shape=True)(*tensors)
+        closed, results = jax.make_jaxpr(lambda *operands: self.call(function, *operands), return_shape=True)(*tensors)
         refuse_indices_outside(closed)
-        return jax.tree.map(_shape, found)
+        return jax.tree.map(_shape, results)
 
+    @override
     def traced(self, function: Function, *tensors: Array) -> Traced:
-        """See TensorLibrary."""
-        closed, found = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)(*tensors)
+        closed, results = jax.make_jaxpr(lambda *operands: function(*operands), return_shape=True)(*tensors)
         refuse_indices_outside(closed)
-        identity = identity_of_jaxpr(closed, found)
-        return Traced(jax.tree.map(_shape, found), identity, None if identity is None else _again(closed, found))
+        identity = identity_of_jaxpr(closed, results)
+        return Traced(jax.tree.map(_shape, results), identity, None if identity is None else _replay(closed, results))
 
     def dependent(self, function: Function, *tensors: Array) -> list[bool]:
         """For each result of a function whether its first argument is needed to compute it."""
         with enable_x64():
-            jaxpr = jax.make_jaxpr(lambda *given: self.call(function, *given))(*tensors).jaxpr
+            jaxpr = jax.make_jaxpr(lambda *operands: self.call(function, *operands))(*tensors).jaxpr
         count = len(jaxpr.outvars)
         return [partial_eval.dce_jaxpr(jaxpr, [i == k for i in range(count)])[1][0] for k in range(count)]
 
+    @override
     def differentiated(
-        self, function: Function, known: Callable[[str], None] | None = None
+        self, function: Function, on_identity: Callable[[str], None] | None = None
     ) -> Callable[[Array], tuple[Any, Array | None]]:
-        """See TensorLibrary. Where the function cannot be traced or gives no array, it runs as it stands."""
-        jitted = self.compiled(functools.partial(self.value_and_gradient, function), known)
+        """`value_and_gradient`, jitted; a function that cannot be traced or gives no array runs as it stands."""
+        jitted = self.compiled(functools.partial(self.value_and_gradient, function), on_identity)
         sound: set[Any] = set()
         """Shapes and dtypes for which the value is a scalar that depends on x."""
 
@@ -473,22 +487,24 @@ class JaxLibrary(Formulas):
 
         return with_64_bits(both)
 
+    @override
     def traced_once(self, function: Function, xla: bool) -> Function:
-        """See TensorLibrary: tracing takes JAX a fraction of the time that compiling does."""
+        """The function itself: tracing takes JAX a fraction of the time that compiling does."""
         return function
 
+    @override
     def identity_of(self, function: Function, *arrays: Array) -> str | None:
-        """See TensorLibrary: of its trace."""
-        return identity_of(lambda *given: _as_users(function, *given)(*given), *arrays)
+        """The identity of the function's trace."""
+        return identity_of(lambda *operands: _as_users(function, *operands)(*operands), *arrays)
 
+    @override
     def key_by_identity(self, *identity: str) -> str | None:
-        """See TensorLibrary."""
         from batchnuts.autobatch.language.libraries.jax_programs import key_by_identity
 
         return key_by_identity(*identity)
 
+    @override
     def trace_of(self, x: Array) -> object | None:
-        """See TensorLibrary."""
         return getattr(x, "_trace", None)
 
 

@@ -28,10 +28,10 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), slice, n
 """Types whose `repr` says all of a value."""
 
 _PLACES = ("AbstractMesh", "Mesh", "NamedSharding", "PartitionSpec", "UnspecifiedValue")
-"""The same of JAX's own types: where arrays are. There is one device."""
+"""JAX's own types of which the same is true: the places of arrays. There is one device."""
 
 _OF_LOOPS = ("jax._src.flattree", "jax._src.util")
-"""Where, from 0.12 on, the types are by which a loop says how its arguments are put together."""
+"""The modules, from 0.12 on, of the types by which a loop says how its arguments are put together."""
 
 _DERIVATIVES = {
     "custom_jvp_call": ("jvp_jaxpr_fun",),
@@ -40,7 +40,7 @@ _DERIVATIVES = {
 """Parameters that say how a function is differentiated, which is not asked any more."""
 
 _ADDRESS = " at 0x"
-"""In what prints as where it is, and not as what it is."""
+"""Part of the text of an object that is printed by its address and not by its value."""
 
 
 class _Unknown(Exception):
@@ -53,14 +53,14 @@ def identity_of(function: Callable[..., Any], *arrays: Any) -> str | None:
     Their derivatives may differ: ask for the identity of a function that computes them.
     """
     try:
-        closed, shapes = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)(*arrays)
+        closed, shapes = jax.make_jaxpr(lambda *operands: function(*operands), return_shape=True)(*arrays)
     except Exception:
         return None
     return identity_of_jaxpr(closed, shapes)
 
 
 def identity_of_jaxpr(closed: Any, shapes: Any) -> str | None:
-    """The same of a function that was traced. shapes: what it gives, as a tree."""
+    """`identity_of` for a function that was traced. shapes: its result, as a tree."""
     try:
         if closed.effects:
             return None
@@ -73,17 +73,17 @@ def identity_of_jaxpr(closed: Any, shapes: Any) -> str | None:
 
 
 class _Digest:
-    """Of parts one after another, each with its length."""
+    """A digest of parts, one after another, each with its length."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
         self._primitives = _primitives()
         self._jaxprs: dict[int, Any] = {}
-        """Those that were added, by id: a function that is called again has one."""
+        """The jaxprs that were added, by id: a function that is called again has the same one."""
         self._contexts: dict[int, tuple[Any, str]] = {}
-        """By id: the context of an equation, and what it says."""
+        """By id: the context of an equation, and its text."""
         self._bytes = 0
-        """Of arrays that were added."""
+        """The bytes of arrays that were added."""
 
     def hexdigest(self) -> str:
         return self._hash.hexdigest()
@@ -137,7 +137,7 @@ class _Digest:
         return text
 
     def value(self, value: Any) -> None:
-        """A constant or a parameter."""
+        """Add a constant or a parameter."""
         if isinstance(value, jax.extend.core.ClosedJaxpr):
             self.closed(value)
         elif isinstance(value, jax.extend.core.Jaxpr):
@@ -185,12 +185,12 @@ def _says_all(kind: type) -> bool:
 @functools.cache
 def _primitives_of(modules: int) -> frozenset[int]:
     """The primitives in all modules of the known packages. modules: how many are imported, so that later ones count."""
-    found: set[int] = set()
+    primitives: set[int] = set()
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in _KNOWN:
             values = list(vars(module).values())
-            found |= {id(value) for value in values if isinstance(value, jax.extend.core.Primitive)}
-    return frozenset(found)
+            primitives |= {id(value) for value in values if isinstance(value, jax.extend.core.Primitive)}
+    return frozenset(primitives)
 
 
 def _primitives() -> frozenset[int]:

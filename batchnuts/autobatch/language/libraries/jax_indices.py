@@ -23,7 +23,7 @@ from batchnuts.autobatch.language.libraries.bounds import index_error
 MOST_ELEMENTS = 4_000_000
 """Larger arrays of constants are not looked at."""
 
-_Known = dict[Any, NDArray[Any]]
+_Values = dict[Any, NDArray[Any]]
 """Values of variables of a trace."""
 
 
@@ -32,25 +32,25 @@ def refuse_indices_outside(closed: Any) -> None:
     _walk(closed.jaxpr, closed.consts, {})
 
 
-def _walk(jaxpr: Any, constants: Any, known: _Known) -> list[NDArray[Any] | None]:
-    """The results that are known, None for others. known: arguments."""
+def _walk(jaxpr: Any, constants: Any, static_values: _Values) -> list[NDArray[Any] | None]:
+    """The results that are known, None for others. static_values: of arguments; others are added."""
     for variable, value in zip(jaxpr.constvars, constants, strict=True):
         if _is_small_integers(variable.aval) and not isinstance(value, jax.core.Tracer):
-            known[variable] = np.asarray(value)
+            static_values[variable] = np.asarray(value)
 
     def value_of(atom: Any) -> NDArray[Any] | None:
         if isinstance(atom, jax.extend.core.Literal):
             return np.asarray(atom.val) if _is_small_integers(atom.aval) else None
-        return known.get(atom)
+        return static_values.get(atom)
 
     for equation in jaxpr.eqns:
         values = [value_of(atom) for atom in equation.invars]
         name = equation.primitive.name
         if name in _CALLS:
             inner = equation.params["jaxpr"]
-            given = {v: a for v, a in zip(inner.jaxpr.invars, values, strict=True) if a is not None}
-            results = _walk(inner.jaxpr, inner.consts, given)
-            known |= {v: r for v, r in zip(equation.outvars, results, strict=True) if r is not None}
+            arguments = {v: a for v, a in zip(inner.jaxpr.invars, values, strict=True) if a is not None}
+            results = _walk(inner.jaxpr, inner.consts, arguments)
+            static_values |= {v: r for v, r in zip(equation.outvars, results, strict=True) if r is not None}
             continue
         if name == "gather" and values[1] is not None:
             _check_gather(equation, values[1])
@@ -58,7 +58,7 @@ def _walk(jaxpr: Any, constants: Any, known: _Known) -> list[NDArray[Any] | None
             _check_slice(equation, values[1:])
         elif name in _FOLDED and all(v is not None for v in values) and _is_small_integers(equation.outvars[0].aval):
             with np.errstate(all="ignore"):  # integers wrap, as JAX's do
-                known[equation.outvars[0]] = np.asarray(_FOLDED[name](equation.params, *values))
+                static_values[equation.outvars[0]] = np.asarray(_FOLDED[name](equation.params, *values))
     return [value_of(atom) for atom in jaxpr.outvars]
 
 

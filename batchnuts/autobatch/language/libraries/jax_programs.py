@@ -40,25 +40,25 @@ from batchnuts.disk_cache.identity import (
 )
 
 
-def compiled(traced: Any, lowered: Any, kept: Entries | None, second_key: str | None = None) -> Any:
+def compiled(traced: Any, lowered: Any, cache: Entries | None, second_key: str | None = None) -> Any:
     """The executable of a traced and lowered program (jax.stages), which was traced with `keep_unused`.
 
     second_key: from `key_by_identity`, if it has one.
     """
     key = None
-    if kept is not None:
+    if cache is not None:
         with suppress(Exception):  # interfaces of JAX that change: then its programs are not kept
             key = _key(traced, lowered)
-    if kept is None or key is None:
+    if cache is None or key is None:
         return compiled_with_options(lowered)
-    content = kept.get(key)
+    content = cache.get(key)
     if content is not None:
         try:
             program = _loaded(content, jax.tree_util.tree_structure(lowered.args_info), lowered.out_tree)
         except Exception:  # sound, but this JAX does not take it
-            kept.drop(key)
+            cache.drop(key)
         else:
-            _name(key, second_key, kept)
+            _name(key, second_key, cache)
             return program
     before = _OF_JAX.requests, _OF_JAX.hits
     program = compiled_with_options(lowered)
@@ -68,8 +68,8 @@ def compiled(traced: Any, lowered: Any, kept: Entries | None, second_key: str | 
         content, *_ = serialize_executable.serialize(program)
     except Exception:  # some programs cannot be kept
         return program
-    if kept.put(key, content):
-        _name(key, second_key, kept)
+    if cache.put(key, content):
+        _name(key, second_key, cache)
     return program
 
 
@@ -100,15 +100,15 @@ def _is_new(requests: int, hits: int) -> bool:
     return _OF_JAX.hits == hits and (_OF_JAX.requests > requests or not asks)
 
 
-def _name(key: str, second_key: str | None, kept: Entries) -> None:
+def _name(key: str, second_key: str | None, cache: Entries) -> None:
     if second_key is not None:
-        kept.put(second_key, key.encode())
+        cache.put(second_key, key.encode())
 
 
-def found(second_key: str, kept: Entries) -> bytes | None:
-    """What is kept of the program with that key from `key_by_identity`; None if it is not there."""
-    key = kept.get(second_key)
-    return None if key is None else kept.get(key.decode())
+def found(second_key: str, cache: Entries) -> bytes | None:
+    """The content cached for the program with that key from `key_by_identity`; None if there is none."""
+    key = cache.get(second_key)
+    return None if key is None else cache.get(key.decode())
 
 
 def load(content: bytes, arguments: Any, result: Any) -> Any | None:
@@ -194,17 +194,17 @@ class ByIdentity:
 class Jitted:
     """`jax.jit` of a function of arrays, whose programs are kept where a run keeps programs.
 
-    Inside a traced program, and for arguments that are no arrays, it is `jax.jit` itself. known: called with the
-    identity of what is traced (jax_identity.py). by: how programs are found without a trace.
+    Inside a traced program, and for arguments that are no arrays, it is `jax.jit` itself. on_identity: called with
+    the identity of what is traced (jax_identity.py). by: how programs are found without a trace.
     """
 
     def __init__(
         self,
         function: Callable[..., Any],
-        known: Callable[[str], None] | None = None,
+        on_identity: Callable[[str], None] | None = None,
         by: ByIdentity | None = None,
     ) -> None:
-        self._known = known
+        self._on_identity = on_identity
         self._by = by
         self._jitted = jax.jit(function)
         self._all_arguments = jax.jit(function, keep_unused=True)
@@ -213,8 +213,8 @@ class Jitted:
 
     def __call__(self, *arguments: Any) -> Any:
         """The result of the function."""
-        kept = current()
-        if kept is None and not self._programs:
+        cache = current()
+        if cache is None and not self._programs:
             return self._jitted(*arguments)
         leaves, tree = jax.tree_util.tree_flatten(arguments)
         if any(isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, (jax.Array, np.ndarray)) for leaf in leaves):
@@ -225,28 +225,28 @@ class Jitted:
             with self._making:
                 program = self._programs.get(key)
                 if program is None:
-                    program = self._programs[key] = self._made(arguments, kept, repr(key))
+                    program = self._programs[key] = self._program_for(arguments, cache, repr(key))
         return program(*arguments)
 
-    def _made(self, arguments: tuple[Any, ...], kept: Entries | None, types: str) -> Any:
-        if kept is None or len(jax.devices()) > 1:  # it may be called for arrays of each device
+    def _program_for(self, arguments: tuple[Any, ...], cache: Entries | None, types: str) -> Any:
+        if cache is None or len(jax.devices()) > 1:  # it may be called for arrays of each device
             return self._jitted
         by = self._by
         second_key = None if by is None else by.key_of(types)
-        if by is not None and second_key is not None and (content := found(second_key, kept)) is not None:
+        if by is not None and second_key is not None and (content := found(second_key, cache)) is not None:
             program = load(content, (arguments, {}), by.result)
             if program is not None:
                 return program
         traced = self._all_arguments.trace(*arguments)
         if by is not None and second_key is not None and by.is_unchanged():  # else it is not what was traced
-            return compiled(traced, traced.lower(), kept, second_key)
+            return compiled(traced, traced.lower(), cache, second_key)
         second_key = None
         if (identity := identity_of_jaxpr(traced.jaxpr, traced.out_info)) is not None:
-            if self._known is not None:
-                self._known(identity)
+            if self._on_identity is not None:
+                self._on_identity(identity)
             second_key = key_by_identity("function", identity, repr(jax.tree.structure(arguments)))
-        if second_key is not None and (content := found(second_key, kept)) is not None:
+        if second_key is not None and (content := found(second_key, cache)) is not None:
             program = load(content, (arguments, {}), traced.out_info)
             if program is not None:
                 return program
-        return compiled(traced, traced.lower(), kept, second_key)
+        return compiled(traced, traced.lower(), cache, second_key)

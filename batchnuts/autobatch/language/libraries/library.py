@@ -25,9 +25,9 @@ class Traced:
     """What a library knows of a function that it has traced for some arrays."""
 
     shapes: Any
-    """Of its result, as `TensorLibrary.result_shapes` gives them."""
+    """The shapes of its result, as `TensorLibrary.result_shapes` gives them."""
     identity: str | None = None
-    """Of what was traced, see `TensorLibrary.identity_of`."""
+    """The identity of what was traced (`TensorLibrary.identity_of`)."""
     again: Function | None = None
     """Computes what was traced, for arrays of the same shapes and dtypes; known where the identity is."""
 
@@ -36,7 +36,7 @@ class Library(Protocol):
     """What every library has, NumPy too."""
 
     name: str
-    """As users write it: "NumPy", "TensorFlow", "JAX"."""
+    """The library's name as users write it: "NumPy", "TensorFlow", "JAX"."""
 
     # Values
 
@@ -50,7 +50,7 @@ class Library(Protocol):
         """An array of this library, or anything that NumPy makes an array of, as an array of `dtype`."""
 
     def cast(self, x: Array, dtype: Any) -> Array:
-        """The same as a new value: a fraction is dropped, integers wrap."""
+        """The array in another dtype, as a new value: a fraction is dropped, integers wrap."""
 
     # Functions of one array, elementwise. Reals only: exp to isnan. Any number: square, abs, sign. Floats: the others
 
@@ -205,7 +205,7 @@ class TensorLibrary(Library, Protocol):
         """An array of NumPy or of this library as one of this library."""
 
     def call(self, function: Function, *tensors: Array) -> Any:
-        """What a user's function gives for tensors."""
+        """The result of a user's function of tensors."""
 
     def untransformed(self, function: Function) -> Function:
         """A function of ours that the library traces as it stands, where it rewrites the code of users' functions."""
@@ -239,11 +239,11 @@ class TensorLibrary(Library, Protocol):
         """
 
     def differentiated(
-        self, function: Function, known: Callable[[str], None] | None = None
+        self, function: Function, on_identity: Callable[[str], None] | None = None
     ) -> Callable[[Array], tuple[Any, Array | None]]:
         """`value_and_gradient` of a function in the same way; for arrays whose values are known.
 
-        known: called with the `identity_of` of both, where a call finds it out by the way. Raises IndexError as
+        on_identity: called with the `identity_of` of both, where a call finds it out by the way. Raises IndexError as
         `result_shapes`.
         """
 

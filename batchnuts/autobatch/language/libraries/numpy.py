@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from batchnuts.autobatch.language.libraries.library import Array, Function, Library
 
@@ -29,20 +30,21 @@ class NumPyLibrary(Library):
 
     name = "NumPy"
 
+    @override
     def dtype_of(self, x: Array) -> np.dtype[Any]:
-        """See Library; of a number or list, the dtype of the array that NumPy makes of it."""
+        """The dtype; of a number or list, that of the array that NumPy makes of it."""
         return np.asarray(x).dtype
 
+    @override
     def static_shape(self, x: Array) -> tuple[int | None, ...] | None:
-        """See Library."""
         return tuple(np.shape(x))
 
+    @override
     def convert(self, x: Any, dtype: Any) -> Array:
-        """See Library."""
         return np.asarray(x, dtype=dtype)
 
+    @override
     def cast(self, x: Array, dtype: Any) -> Array:
-        """See Library."""
         with np.errstate(all="ignore"):
             return np.asarray(x).astype(dtype)[()]
 
@@ -90,15 +92,16 @@ class NumPyLibrary(Library):
     min = staticmethod(np.min)
     max = staticmethod(np.max)
 
+    @override
     def sum(self, x: Array, axis: Any, keepdims: bool) -> Array:
-        """See Library; NumPy alone would widen small integers."""
+        """The sum in the dtype of `x`: NumPy alone would widen small integers."""
         return np.sum(x, axis=axis, dtype=x.dtype, keepdims=keepdims)
 
     cumsum = staticmethod(np.cumsum)
     transpose = staticmethod(lambda x: np.swapaxes(x, -1, -2))
 
+    @override
     def cholesky(self, x: Array) -> Array:
-        """See Library."""
         try:
             return np.linalg.cholesky(x)
         except np.linalg.LinAlgError:  # of one of several matrices, say
@@ -108,19 +111,20 @@ class NumPyLibrary(Library):
                     factors[place] = np.linalg.cholesky(x[place])
             return factors
 
+    @override
     def solve_triangular(self, matrix: Array, b: Array, lower: bool, transposed: bool) -> Array:
-        """See Library."""
         triangle = np.tril(matrix) if lower else np.triu(matrix)
         return np.linalg.solve(np.swapaxes(triangle, -1, -2) if transposed else triangle, b)
 
+    @override
     def scan(
         self, step: Function, carry: list[Array], rows: list[Array], length: int
     ) -> tuple[list[Array], list[Array]]:
-        """See Library: a loop of Python's."""
+        """The contract's scan, as a loop of Python's."""
         stacked = []
         for trip in range(length):
-            carry, given = step(carry, [row[trip] for row in rows])
-            stacked.append(given)
+            carry, outputs = step(carry, [row[trip] for row in rows])
+            stacked.append(outputs)
         return carry, [np.stack(parts) for parts in zip(*stacked, strict=True)]
 
     matmul = staticmethod(np.matmul)
@@ -128,29 +132,30 @@ class NumPyLibrary(Library):
     concatenate = staticmethod(np.concatenate)
     reshape = staticmethod(np.reshape)
 
+    @override
     def where(self, condition: Array, x: Array, y: Array) -> Array:
-        """See Library."""
         chosen: Array = np.where(condition, x, y)
         return chosen[()]
 
+    @override
     def full_like(self, x: Array, value: Array) -> Array:
-        """See Library."""
         return np.full_like(x, value, value.dtype)[()]
 
+    @override
     def parts_of_last_axis(self, x: Array, sizes: Sequence[int]) -> list[Array]:
-        """See Library."""
         return [x[..., end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
+    @override
     def split_last_axis(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """See Library."""
         return x.reshape(x.shape[:-1] + shape)[()]
 
+    @override
     def bitcast(self, x: Array, dtype: np.dtype[Any]) -> Array:
-        """See Library."""
         return x.view(dtype)[()]
 
+    @override
     def kernel(self, function: Function) -> Function:
-        """See Library: nothing to do."""
+        """The function itself: NumPy runs it as it stands."""
         return function
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from batchnuts.autobatch.language.libraries.library import Array, Function, Traced
 from batchnuts.autobatch.language.libraries.tensors import Formulas
@@ -37,17 +38,17 @@ class TensorFlowLibrary(Formulas):
 
     name = "TensorFlow"
 
+    @override
     def dtype_of(self, x: Array) -> np.dtype[Any]:
-        """See Library."""
         dtype: np.dtype[Any] = np.dtype(x.dtype.as_numpy_dtype)
         return dtype
 
+    @override
     def static_shape(self, x: Array) -> tuple[int | None, ...] | None:
-        """See Library."""
         return None if x.shape.rank is None else tuple(x.shape)
 
+    @override
     def convert(self, x: Any, dtype: Any) -> Array:
-        """See Library."""
         return tf.cast(tf.convert_to_tensor(x) if tf.is_tensor(x) else np.asarray(x, dtype=dtype), dtype)
 
     cast = convert
@@ -74,12 +75,12 @@ class TensorFlowLibrary(Formulas):
     ceil = staticmethod(tf.math.ceil)
     round = staticmethod(tf.round)
 
+    @override
     def abs(self, x: Array) -> Array:
-        """See Library."""
         return x if x.dtype.is_unsigned or x.dtype.is_bool else tf.abs(x)
 
+    @override
     def sign(self, x: Array) -> Array:
-        """See Library."""
         return tf.cast(x != tf.zeros_like(x), x.dtype) if x.dtype.is_unsigned else tf.sign(x)
 
     multiply = staticmethod(operator.mul)
@@ -87,12 +88,13 @@ class TensorFlowLibrary(Formulas):
     divide = staticmethod(operator.truediv)
     truncated_remainder = staticmethod(tf.truncatemod)
 
+    @override
     def subtract(self, x: Array, y: Array) -> Array:
-        """See TensorLibrary. TensorFlow makes of `0 - y` a negation, which it lacks for unsigned integers."""
+        """x - y. TensorFlow makes of `0 - y` a negation, which it lacks for unsigned integers."""
         return ~(~x + y) if x.dtype.is_unsigned else x - y
 
+    @override
     def negative(self, x: Array) -> Array:
-        """See TensorLibrary."""
         return ~x + tf.ones_like(x) if x.dtype.is_unsigned else -x
 
     equal = staticmethod(tf.equal)
@@ -121,8 +123,8 @@ class TensorFlowLibrary(Formulas):
     def _remainder_of_integers(self, x: Array, y: Array) -> Array:
         return tf.math.floormod(x, _without_minus_one(y)[1])
 
+    @override
     def power(self, x: Array, y: Array) -> Array:
-        """See TensorLibrary."""
         if x.dtype.is_floating:
             power = tf.pow(x, y)
             # TensorFlow makes a root of it, which has another value for -0.0 and -inf
@@ -151,12 +153,12 @@ class TensorFlowLibrary(Formulas):
     sum = staticmethod(tf.reduce_sum)
     mean = staticmethod(tf.reduce_mean)
 
+    @override
     def min(self, x: Array, axis: Any, keepdims: bool) -> Array:
-        """See Library."""
         return _or_nan(tf.reduce_all if x.dtype.is_bool else tf.reduce_min, x, axis, keepdims)
 
+    @override
     def max(self, x: Array, axis: Any, keepdims: bool) -> Array:
-        """See Library."""
         return _or_nan(tf.reduce_any if x.dtype.is_bool else tf.reduce_max, x, axis, keepdims)
 
     def _matrix_product(self, x: Array, y: Array) -> Array:
@@ -176,14 +178,15 @@ class TensorFlowLibrary(Formulas):
     transpose = staticmethod(tf.linalg.matrix_transpose)
     cholesky = staticmethod(tf.linalg.cholesky)
 
+    @override
     def solve_triangular(self, matrix: Array, b: Array, lower: bool, transposed: bool) -> Array:
-        """See Library."""
         return tf.linalg.triangular_solve(matrix, b, lower=lower, adjoint=transposed)
 
+    @override
     def scan(
         self, step: Function, carry: list[Array], rows: list[Array], length: int
     ) -> tuple[list[Array], list[Array]]:
-        """See Library: a loop of TensorFlow's, whose number of trips XLA knows."""
+        """The contract's scan, as a loop of TensorFlow's whose number of trips XLA knows."""
         if not length:
             return carry, []
         tensors = [tf.convert_to_tensor(row) for row in rows]
@@ -191,8 +194,8 @@ class TensorFlowLibrary(Formulas):
         arrays = [tf.TensorArray(x.dtype, length, element_shape=x.shape) for x in map(tf.convert_to_tensor, first)]
 
         def body(trip: Array, carry: list[Array], arrays: list[Any]) -> tuple[Array, list[Array], list[Any]]:
-            after, given = step(carry, [tf.gather(row, trip) for row in tensors])
-            return trip + 1, after, [array.write(trip, x) for array, x in zip(arrays, given, strict=True)]
+            after, outputs = step(carry, [tf.gather(row, trip) for row in tensors])
+            return trip + 1, after, [array.write(trip, x) for array, x in zip(arrays, outputs, strict=True)]
 
         start = (tf.constant(0), [tf.convert_to_tensor(x) for x in carry], arrays)
         _, after, filled = tf.while_loop(lambda trip, *_: trip < length, body, start, maximum_iterations=length)
@@ -206,37 +209,39 @@ class TensorFlowLibrary(Formulas):
     reshape = staticmethod(tf.reshape)
     bitcast = staticmethod(tf.bitcast)
 
+    @override
     def full_like(self, x: Array, value: Array) -> Array:
-        """See Library."""
         shape = tf.TensorShape(x.shape)
         return tf.broadcast_to(value, tuple(shape) if shape.is_fully_defined() else tf.shape(x))
 
+    @override
     def parts_of_last_axis(self, x: Array, sizes: Sequence[int]) -> list[Array]:
-        """See Library: one op, whose gradient is one too."""
+        """The parts by one op, whose gradient is one too."""
         parts: list[Array] = tf.split(x, list(sizes), axis=-1) if len(sizes) > 1 else [x]
         return parts
 
+    @override
     def split_last_axis(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """See Library."""
         lead = x.shape[:-1]
         if lead.is_fully_defined():
             return tf.reshape(x, [*lead, *shape])
         return tf.reshape(x, tf.concat([tf.shape(x)[:-1], np.array(shape, np.int32)], axis=0))
 
+    @override
     def gather(self, x: Array, index: Array, axis: int) -> Array:
-        """See TensorLibrary."""
         return tf.gather(x, index, axis=axis)
 
     # Programs
 
+    @override
     def kernel(self, function: Function) -> Function:
-        """See Library: one op in a graph."""
+        """The function as one op in a graph."""
         one_op = ElementwiseFunction(function)
 
         def of_words(*words: Array) -> tuple[Array, ...]:
             tensors = [tf.convert_to_tensor(word, tf.uint32) for word in words]
-            known = all(tensor.shape.rank is not None for tensor in tensors)
-            results = (one_op if known else function)(*tensors)
+            have_ranks = all(tensor.shape.rank is not None for tensor in tensors)
+            results = (one_op if have_ranks else function)(*tensors)
             return tuple(map(_once, results))
 
         return of_words
@@ -245,16 +250,15 @@ class TensorFlowLibrary(Formulas):
 
     tensor = staticmethod(tf.convert_to_tensor)
 
+    @override
     def call(self, function: Function, *tensors: Array) -> Any:
-        """See TensorLibrary."""
         return function(*tensors)
 
     untransformed = staticmethod(tf.autograph.experimental.do_not_convert)
     as_callers = from_caller = staticmethod(lambda x: x)
 
+    @override
     def without_reverse(self, function: Function, message: str) -> Function:
-        """See TensorLibrary."""
-
         def refuse(*_: Array) -> Array:
             raise TypeError(message)
 
@@ -266,23 +270,25 @@ class TensorFlowLibrary(Formulas):
 
     compiled = staticmethod(lambda function: function)
 
+    @override
     def result_shapes(self, function: Function, *tensors: Array) -> Any:
-        """See TensorLibrary."""
         traced = tf.function(function, autograph=False).get_concrete_function(*tensors)
         return tf.nest.map_structure(lambda leaf: tuple(leaf.shape), traced.structured_outputs)
 
+    @override
     def traced(self, function: Function, *tensors: Array) -> Traced:
-        """See TensorLibrary: its shapes."""
+        """The shapes alone."""
         return Traced(self.result_shapes(function, *tensors))
 
+    @override
     def differentiated(
-        self, function: Function, known: Callable[[str], None] | None = None
+        self, function: Function, on_identity: Callable[[str], None] | None = None
     ) -> Callable[[Array], tuple[Any, Array | None]]:
-        """See TensorLibrary: eagerly."""
+        """`value_and_gradient`, run eagerly."""
         return functools.partial(self.value_and_gradient, function)
 
+    @override
     def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
-        """See TensorLibrary."""
         with tf.GradientTape() as tape:
             tape.watch(x)
             value = function(x)
@@ -291,24 +297,27 @@ class TensorFlowLibrary(Formulas):
         gradient = tape.gradient(value, x)
         return value, None if gradient is None else tf.convert_to_tensor(gradient)
 
+    @override
     def traced_once(self, function: Function, xla: bool) -> Function:
-        """See TensorLibrary: a call of one function, in any graph."""
+        """The function as a call of one graph function, in any graph."""
         return TracedOnce(function, xla=xla)
 
+    @override
     def identity_of(self, function: Function, *arrays: Array) -> str | None:
-        """See TensorLibrary: compiled by XLA."""
+        """The identity of the function compiled by XLA."""
         from batchnuts.autobatch.language.libraries.tensorflow_identity import identity_of
 
         return identity_of(function, *arrays)
 
+    @override
     def key_by_identity(self, *identity: str) -> str | None:
-        """See TensorLibrary."""
         from batchnuts.autobatch.language.libraries.tensorflow_identity import key_by_identity
 
         return key_by_identity(*identity)
 
+    @override
     def trace_of(self, x: Array) -> object | None:
-        """See TensorLibrary: the graph."""
+        """The graph that `x` is in."""
         return getattr(x, "graph", None)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 _NAMES = frozenset(
     ["_class", "_gradient_op_type", "_user_specified_name", "backward_function_name", "forward_function_name"]
 )
-"""Attributes that name something, and of which nothing depends that a compiler makes."""
+"""Attributes that only name something: the results of a compiler do not depend on them."""
 
 
 def description(graph_def: Any) -> Iterator[str | bytes]:
@@ -29,7 +29,7 @@ class _Description:
         self._nodes = graph_def.node
         self._functions = {function.signature.name: function for function in graph_def.library.function}
         self._numbers: dict[str, int] = {}
-        """Of the functions that were met."""
+        """The numbers of the functions that were met."""
 
     def parts(self) -> Iterator[str | bytes]:
         yield from self._of_nodes(self._nodes, places_of(self._nodes))
@@ -117,7 +117,7 @@ def number_functions(graph_def: Any) -> dict[str, str]:
     numbers = {_number(name): _number(new) for name, new in names.items()}
     captured = _rename_captured(graph_def.node, [])
     for function in graph_def.library.function:
-        _rename_arguments(function, lambda found: numbers.get(found[0], found[0]))
+        _rename_arguments(function, lambda match: numbers.get(match[0], match[0]))
         _rename_captured(function.node_def, [function.ret, function.control_ret])
     return captured
 
@@ -163,8 +163,8 @@ def _number(name: str) -> str:
 
 def _rename_arguments(function: Any, new: Callable[[re.Match[str]], str]) -> None:
     """Within a function, the names of arguments that contain a counter; `new` gives what is put in its place."""
-    found = [argument.name for argument in function.signature.input_arg if _UNUSED.search(argument.name)]
-    renamed = {name: _UNUSED.sub(new, name) for name in found}
+    numbered = [argument.name for argument in function.signature.input_arg if _UNUSED.search(argument.name)]
+    renamed = {name: _UNUSED.sub(new, name) for name in numbered}
     if not renamed:
         return
     for argument in function.signature.input_arg:
@@ -182,8 +182,8 @@ _UNUSED = re.compile(r"(?<=_)[0-9]+(?=___redundant_placeholder)")
 
 def _rename_captured(nodes: Any, results: Sequence[Any]) -> dict[str, str]:
     """Number the nodes whose name is a number, in their order; the new names. results: maps from names to outputs."""
-    found = [node.name for node in nodes if node.name.isdecimal()]
-    names = {name: f"captured_{number}" for number, name in enumerate(found)}
+    captured = [node.name for node in nodes if node.name.isdecimal()]
+    names = {name: f"captured_{number}" for number, name in enumerate(captured)}
     if not names or not {node.name for node in nodes}.isdisjoint(names.values()):
         return {}
     for node in nodes:

@@ -66,7 +66,7 @@ def identity_of(function: Callable[..., Any], *arrays: Any) -> str | None:
 
 
 def _captured(traced: Any, size: int) -> Iterator[str | bytes]:
-    """What the captured tensors are. size: bytes of the graph."""
+    """The types and contents of the captured tensors. size: bytes of the graph."""
     arrays = []
     for tensor in traced.captured_inputs:
         if not isinstance(tensor, tf.Tensor) or tensor.dtype in (tf.resource, tf.variant, tf.string):
@@ -91,15 +91,15 @@ def _check_ops(graph_def: Any) -> None:
     functions = {function.signature.name for function in graph_def.library.function}
     nodes = (graph_def.node, *(function.node_def for function in graph_def.library.function))
     for name in {node.op for part in nodes for node in part} - functions:
-        found = op_def_registry.get(name)
+        definition = op_def_registry.get(name)
         converters = [REGISTRY[name].convert] if name in REGISTRY else []
         converters += [LENGTHS[name]] if name in LENGTHS else []
         if (
-            found is None
+            definition is None
             or not hasattr(tf.raw_ops, name)  # of a library that the user loads
             or "PyFunc" in name
             or name in _READS_FILES
-            or (found.is_stateful and name not in _WITH_EFFECTS)
+            or (definition.is_stateful and name not in _WITH_EFFECTS)
             or any(convert.__module__.partition(".")[0] != "batchnuts" for convert in converters)
         ):
             raise _Unknown

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from batchnuts.autobatch.language.libraries.library import Array, Function, TensorLibrary
 
 _LONGEST_PLAIN_SUM = 32
-"""Elements of a row that XLA's compiler for processors sums in one plain loop."""
+"""The maximum length of a row that XLA's compiler for processors sums in one plain loop."""
 
 
 class Formulas(TensorLibrary):
@@ -40,12 +41,12 @@ class Formulas(TensorLibrary):
 
     # Choices
 
+    @override
     def minimum(self, x: Array, y: Array) -> Array:
-        """See Library."""
         return self.logical_and(x, y) if self._is_bool(x) else self._first_or_second(operator.le, x, y)
 
+    @override
     def maximum(self, x: Array, y: Array) -> Array:
-        """See Library."""
         return self.logical_or(x, y) if self._is_bool(x) else self._first_or_second(operator.ge, x, y)
 
     def _is_bool(self, x: Array) -> bool:
@@ -56,8 +57,8 @@ class Formulas(TensorLibrary):
         # gradient at a tie is the same everywhere: all of it goes to x.
         return self.where(is_first(x, y) | (x != x), x, y)
 
+    @override
     def logaddexp(self, x: Array, y: Array) -> Array:
-        """See Library."""
         # Ordered by comparison, not by maximum(), so that the gradient at a tie is (1/2, 1/2). An infinite larger
         # argument is the result itself; no gap is taken then, as infinity minus infinity puts NaN into value and
         # gradient.
@@ -71,8 +72,8 @@ class Formulas(TensorLibrary):
 
     # Products
 
+    @override
     def matmul(self, x: Array, y: Array) -> Array:
-        """See Library."""
         shapes = self.static_shape(x), self.static_shape(y)
         if () in shapes:
             raise ValueError(f"matmul takes vectors and matrices, not shapes {shapes[0]} and {shapes[1]}")
@@ -96,11 +97,12 @@ class Formulas(TensorLibrary):
 
     # Indexing
 
+    @override
     def item(self, x: Array, parts: tuple[Any, ...]) -> Array:
-        """See TensorLibrary: static parts by slicing, then one gather for each array of indices, last axis first."""
+        """Static parts by slicing, then one gather for each array of indices, last axis first."""
         static = [part is None or isinstance(part, (int, slice)) for part in parts]
-        sliced = x[tuple(part if known else slice(None) for part, known in zip(parts, static))]
-        axes = [None if known else part for part, known in zip(parts, static) if not isinstance(part, int)]
+        sliced = x[tuple(part if is_static else slice(None) for part, is_static in zip(parts, static))]
+        axes = [None if is_static else part for part, is_static in zip(parts, static) if not isinstance(part, int)]
         for axis in reversed(range(len(axes))):
             if axes[axis] is not None:
                 sliced = self.gather(sliced, axes[axis], axis)
@@ -108,14 +110,14 @@ class Formulas(TensorLibrary):
 
     # Division
 
+    @override
     def floor_divide(self, x: Array, y: Array) -> Array:
-        """See TensorLibrary."""
         if self.dtype_of(x).kind in "iu":
             return self._floor_divide_integers(x, y)
         return self._in_float32(self._floor_divide_floats, x, y)
 
+    @override
     def remainder(self, x: Array, y: Array) -> Array:
-        """See TensorLibrary."""
         if self.dtype_of(x).kind in "iu":
             return self._remainder_of_integers(x, y)
         return self._in_float32(self._remainder_of_floats, x, y)

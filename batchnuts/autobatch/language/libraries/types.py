@@ -39,7 +39,7 @@ class Typed:
         """By integers, slices, None and `...` alone."""
         if not all(part is None or part is ... or isinstance(part, (int, slice)) for part in _tuple(parts)):
             raise NotTyped("its element")
-        return _made(self.static_dtype, _view(self)[parts].shape, self)
+        return _typed(self.static_dtype, _view(self)[parts].shape, self)
 
     def __bool__(self) -> bool:
         raise NotTyped("its value")
@@ -89,7 +89,7 @@ def _operators() -> None:
                 raise NotTyped("another dtype")
             y = _operand(y, x.static_dtype)
             shape = np.broadcast_shapes(x.static_shape, _shape(y))
-            return _made(x.static_dtype if dtype is None else dtype, shape, x, y)
+            return _typed(x.static_dtype if dtype is None else dtype, shape, x, y)
 
         return operate
 
@@ -110,7 +110,7 @@ def _unary(kinds: str) -> Any:
     def operate(x: Typed) -> Typed:
         if x.static_dtype.kind not in kinds:
             raise NotTyped("another dtype")
-        return _made(x.static_dtype, x.static_shape, x)
+        return _typed(x.static_dtype, x.static_shape, x)
 
     return operate
 
@@ -127,7 +127,7 @@ def _dtype(x: Array) -> np.dtype[Any]:
     return x.static_dtype if isinstance(x, Typed) else np.asarray(x).dtype
 
 
-def _made(dtype: Any, shape: tuple[int, ...], *arrays: Array) -> Typed:
+def _typed(dtype: Any, shape: tuple[int, ...], *arrays: Array) -> Typed:
     return Typed(dtype, shape, _reads(*arrays))
 
 
@@ -139,7 +139,7 @@ def _elementwise(dtype: Any = None) -> Any:
 
     def rule(*arrays: Array) -> Typed:
         shape = np.broadcast_shapes(*map(_shape, arrays))
-        return _made(_dtype(arrays[0]) if dtype is None else dtype, shape, *arrays)
+        return _typed(_dtype(arrays[0]) if dtype is None else dtype, shape, *arrays)
 
     return staticmethod(rule)
 
@@ -148,13 +148,13 @@ def _reduction(dtype: Any = None) -> Any:
     def rule(x: Array, axis: Any, keepdims: bool) -> Typed:
         shape = _shape(x)
         axes = range(len(shape)) if axis is None else (axis,) if isinstance(axis, int) else axis
-        gone = {_axis(one, len(shape)) for one in axes}
+        gone = {_axis(number, len(shape)) for number in axes}
         if len(gone) != len(axes):
             raise NotTyped("an axis twice")
         if math.prod(shape) == 0:
             raise NotTyped("nothing to reduce")
-        kept = [1 if i in gone else extent for i, extent in enumerate(shape) if keepdims or i not in gone]
-        return _made(_dtype(x) if dtype is None else dtype, tuple(kept), x)
+        extents = [1 if i in gone else extent for i, extent in enumerate(shape) if keepdims or i not in gone]
+        return _typed(_dtype(x) if dtype is None else dtype, tuple(extents), x)
 
     return staticmethod(rule)
 
@@ -169,7 +169,7 @@ _operators()
 
 
 class Types:
-    """The part of a `TensorLibrary` that has rules."""
+    """The part of a `TensorLibrary` that has rules. It does not inherit: what has no rule raises NotTyped."""
 
     name = "types"
 
@@ -184,107 +184,107 @@ class Types:
     sum = mean = min = max = _reduction()
 
     def dtype_of(self, x: Array) -> np.dtype[Any]:
-        """See Library."""
+        """The dtype."""
         return _dtype(x)
 
     def static_shape(self, x: Array) -> tuple[int | None, ...] | None:
-        """See Library."""
+        """The shape, which is known."""
         return _shape(x)
 
     def convert(self, x: Any, dtype: Any) -> Array:
-        """See Library; an array that has the dtype is passed on."""
+        """A typed array of `dtype`: the same object if it has it already."""
         if not isinstance(x, Typed):
             return np.asarray(x, dtype=dtype)
-        return x if x.static_dtype == dtype else _made(dtype, x.static_shape, x)
+        return x if x.static_dtype == dtype else _typed(dtype, x.static_shape, x)
 
     cast = convert
 
     def positive(self, x: Array) -> Array:
-        """See Library."""
+        """The same array."""
         return x
 
     def cumsum(self, x: Array, axis: int) -> Typed:
-        """See Library."""
+        """The type of sums up to each element."""
         _axis(axis, len(_shape(x)))
-        return _made(_dtype(x), _shape(x), x)
+        return _typed(_dtype(x), _shape(x), x)
 
     def transpose(self, x: Array) -> Typed:
-        """See Library."""
+        """The type of transposed matrices."""
         *leading, rows, columns = _shape(x)
-        return _made(_dtype(x), (*leading, columns, rows), x)
+        return _typed(_dtype(x), (*leading, columns, rows), x)
 
     def where(self, condition: Array, x: Array, y: Array) -> Typed:
-        """See Library."""
+        """The type of a choice between `x` and `y`."""
         shape = np.broadcast_shapes(*map(_shape, (condition, x, y)))
-        return _made(_dtype(x), shape, condition, x, y)
+        return _typed(_dtype(x), shape, condition, x, y)
 
     def matmul(self, x: Array, y: Array) -> Typed:
-        """See Library."""
-        one, other = _shape(x), _shape(y)
-        if not one or not other:
+        """The type of a matrix product."""
+        left, right = _shape(x), _shape(y)
+        if not left or not right:
             raise NotTyped("a scalar")
-        inner = other[-2] if len(other) > 1 else other[0]
-        if one[-1] != inner or not inner:
+        inner = right[-2] if len(right) > 1 else right[0]
+        if left[-1] != inner or not inner:
             raise NotTyped("other extents")
-        leading = np.broadcast_shapes(one[:-2], other[:-2])
-        return _made(_dtype(x), (*leading, *one[:-1][-1:], *(other[-1:] if len(other) > 1 else ())), x, y)
+        leading = np.broadcast_shapes(left[:-2], right[:-2])
+        return _typed(_dtype(x), (*leading, *left[:-1][-1:], *(right[-1:] if len(right) > 1 else ())), x, y)
 
     def stack(self, arrays: Sequence[Array], axis: int) -> Typed:
-        """See Library."""
+        """The type of arrays along a new axis."""
         (shape,) = {_shape(x) for x in arrays}
         place = _axis(axis, len(shape) + 1)
-        return _made(_dtype(arrays[0]), (*shape[:place], len(arrays), *shape[place:]), *arrays)
+        return _typed(_dtype(arrays[0]), (*shape[:place], len(arrays), *shape[place:]), *arrays)
 
     def concatenate(self, arrays: Sequence[Array], axis: int) -> Typed:
-        """See Library."""
+        """The type of arrays end to end."""
         shapes = [_shape(x) for x in arrays]
         place = _axis(axis, len(shapes[0]))
         (around,) = {(shape[:place], shape[place + 1 :]) for shape in shapes}
         total = sum(shape[place] for shape in shapes)
-        return _made(_dtype(arrays[0]), (*around[0], total, *around[1]), *arrays)
+        return _typed(_dtype(arrays[0]), (*around[0], total, *around[1]), *arrays)
 
     def full_like(self, x: Array, value: Array) -> Typed:
-        """See Library."""
+        """The type of `value` in the shape of `x`."""
         if np.broadcast_shapes(_shape(x), _shape(value)) != _shape(x):
             raise NotTyped("a larger value")
-        return _made(_dtype(value), _shape(x), value)
+        return _typed(_dtype(value), _shape(x), value)
 
     def reshape(self, x: Array, shape: tuple[int, ...]) -> Typed:
-        """See Library."""
-        return _made(_dtype(x), _view(x).reshape(shape).shape, x)
+        """The type in another shape."""
+        return _typed(_dtype(x), _view(x).reshape(shape).shape, x)
 
     def split_last_axis(self, x: Array, shape: tuple[int, ...]) -> Typed:
-        """See Library."""
+        """The type with the last axis split."""
         return self.reshape(x, (*_shape(x)[:-1], *shape))
 
     def parts_of_last_axis(self, x: Array, sizes: Sequence[int]) -> list[Typed]:
-        """See Library."""
-        return [_made(_dtype(x), (*_shape(x)[:-1], size), x) for size in sizes]
+        """The types of parts along the last axis."""
+        return [_typed(_dtype(x), (*_shape(x)[:-1], size), x) for size in sizes]
 
     def item(self, x: Array, parts: tuple[Any, ...]) -> Typed:
-        """See TensorLibrary."""
+        """The type of `x[parts]`."""
         fixed = [part is None or isinstance(part, (int, slice)) for part in parts]
-        indices = [part for part, known in zip(parts, fixed) if not known]
+        indices = [part for part, is_fixed in zip(parts, fixed) if not is_fixed]
         # one vector, or scalars: arrays of their shapes stand for them
-        places = tuple(part if known else np.zeros(_shape(part), int)[()] for part, known in zip(parts, fixed))
+        places = tuple(part if is_fixed else np.zeros(_shape(part), int)[()] for part, is_fixed in zip(parts, fixed))
         elements = _view(x)[places]
-        return _made(_dtype(x), elements.shape, x, *indices)
+        return _typed(_dtype(x), elements.shape, x, *indices)
 
     def gather(self, x: Array, index: Array, axis: int) -> Typed:
-        """See TensorLibrary."""
+        """The type of elements along `axis`."""
         shape, place = _shape(x), _axis(axis, len(_shape(x)))
-        return _made(_dtype(x), (*shape[:place], *_shape(index), *shape[place + 1 :]), x, index)
+        return _typed(_dtype(x), (*shape[:place], *_shape(index), *shape[place + 1 :]), x, index)
 
     def bitcast(self, x: Array, dtype: np.dtype[Any]) -> Typed:
-        """See Library."""
-        return _made(dtype, _shape(x), x)
+        """The type of the same bits in another dtype."""
+        return _typed(dtype, _shape(x), x)
 
     def kernel(self, function: Function) -> Function:
-        """See Library."""
+        """The function itself."""
         return function
 
     def trace_of(self, x: Array) -> object | None:
-        """See TensorLibrary: there are no inner functions here."""
+        """The same object for every typed array: there are no inner functions here."""
         return self if isinstance(x, Typed) else None
 
     def __getattr__(self, name: str) -> Any:

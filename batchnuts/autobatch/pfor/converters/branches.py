@@ -57,7 +57,7 @@ def call(site: Site) -> list[Value]:
 
 @converts("If StatelessIf Case StatelessCase", always=True)
 def conditional(site: Site) -> list[Value]:
-    """See above."""
+    """One branch where all rows take the same; else the rows split by branch, or under XLA every branch for all."""
     chosen, *inputs = site.inputs
     branches = branches_of(site.op)
     if isinstance(chosen, Invariant):
@@ -74,7 +74,7 @@ def _refuse_unlike(branches: list[Any]) -> None:
     """Raise Refused where branches that iterations take differently give tensors of different shapes."""
     for results in zip(*(graph.outputs for graph in branches), strict=True):
         shapes = [tensor.shape for tensor in results if tensor.dtype != tf.variant]
-        if any(not one.is_compatible_with(other) for one in shapes for other in shapes):
+        if any(not first.is_compatible_with(second) for first in shapes for second in shapes):
             listed = " and ".join(dict.fromkeys(str(shape) for shape in shapes))
             raise Refused(
                 f"its branches give shapes {listed}, and which of them is taken depends on the iteration, so rows "
@@ -84,7 +84,7 @@ def _refuse_unlike(branches: list[Any]) -> None:
 
 
 def _branch_index(chosen: Tensor, branches: int) -> Tensor:
-    """int32; out of range means the last branch, as Case has it. An If takes any number for a condition."""
+    """The branch's number, int32; out of range means the last branch, as Case has it. An If takes any number."""
     if chosen.dtype == tf.bool:
         return tf.cast(chosen, tf.int32)
     if branches == 2 and not chosen.dtype.is_integer:
@@ -132,7 +132,7 @@ def to_tensor(loop: Loop, value: Value, vary: bool) -> Tensor:
 
 
 def from_tensor(tensor: Tensor, vary: bool, like: Tensor) -> Value:
-    """The value again."""
+    """The value of a tensor that `to_tensor` gave."""
     if not vary:
         return Invariant(tensor)
     if like.dtype == tf.variant:
@@ -175,8 +175,8 @@ def _run_unless_empty(site: Site, graph: Any, inputs: Sequence[Value], loop: Loo
     def empty() -> list[Tensor]:
         return [*(tf.zeros([0, *output.shape], output.dtype) for output in graph.outputs), tf.constant(0)]
 
-    found = tf.cond(loop.count > 0, run, empty)[:-1]
-    return [Stacked(with_shape(tensor, [None, *output.shape])) for tensor, output in zip(found, graph.outputs)]
+    results = tf.cond(loop.count > 0, run, empty)[:-1]
+    return [Stacked(with_shape(tensor, [None, *output.shape])) for tensor, output in zip(results, graph.outputs)]
 
 
 def take_rows(value: Value, rows: Tensor) -> Value:
@@ -198,7 +198,9 @@ def _put_back(site: Site, places: list[Tensor], values: list[Value], output: Ten
         for value, rows in zip(values, places)
     ]
     joined = tf.dynamic_stitch(places, parts)
-    return Stacked(with_shape(joined, (site.loop.known, *output.shape)) if output.shape.rank is not None else joined)
+    return Stacked(
+        with_shape(joined, (site.loop.static_count, *output.shape)) if output.shape.rank is not None else joined
+    )
 
 
 def _repeated(tensor: Tensor, rows: Tensor) -> Tensor:
@@ -210,7 +212,7 @@ def _put_back_optional(site: Site, places: list[Tensor], values: list[Value]) ->
     contents: list[tuple[Value, ...] | None] = []
     for value, rows in zip(values, places):
         inner = _single(value)
-        contents.append(None if inner is None else tuple(_spread(site, one, rows) for one in inner))
+        contents.append(None if inner is None else tuple(_spread(site, element, rows) for element in inner))
     return OptionalValue(tuple(contents))
 
 
@@ -222,11 +224,11 @@ def _spread(site: Site, value: Value, rows: Tensor) -> Value:
         raise Refused("a branch that only some iterations take stores a list for its gradient")
     shape = tf.concat([site.loop.count[None], tf.shape(value.tensor)[1:]], 0)
     spread = tf.scatter_nd(rows[:, None], value.tensor, shape)
-    return Stacked(with_shape(spread, (site.loop.known, *value.tensor.shape[1:])))
+    return Stacked(with_shape(spread, (site.loop.static_count, *value.tensor.shape[1:])))
 
 
 def _single(value: Value) -> tuple[Value, ...] | None:
-    """What an Optional of one branch holds."""
+    """The values that an Optional of one branch holds."""
     if not isinstance(value, OptionalValue) or len(value.contents) != 1:
         raise Refused("a list that one branch returns cannot be joined with what the other branches return")
     return value.contents[0]

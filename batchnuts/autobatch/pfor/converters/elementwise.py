@@ -71,7 +71,7 @@ def _zeros(value: Value) -> Value:
 
 @converts("Identity Cast")
 def passed_on(site: Site) -> list[Value]:
-    """As above; row numbers stay row numbers, unless the new dtype is too small for them."""
+    """Entry by entry; row numbers stay row numbers, unless the new dtype is too small for them."""
     value = site.inputs[0]
     if not isinstance(value, Stacked):  # a list
         return [value]

@@ -22,7 +22,7 @@ from batchnuts.autobatch.pfor.values import Invariant, Stacked, Tensor, Value
 
 @converts("IdentityN", always=True)
 def all_passed_on(site: Site) -> list[Value]:
-    """Each of its inputs is an output: also what is the same for all rows, or a list."""
+    """Each of its inputs is an output, also one that is the same for all rows, or a list."""
     gradient = gradient_of(site.op)
     ours = [
         k for k, value in enumerate(site.inputs) if isinstance(value, (Invariant, Stacked)) and _flows(value.tensor)
@@ -35,7 +35,7 @@ def all_passed_on(site: Site) -> list[Value]:
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def passed(*tensors: Tensor) -> Any:
         def backward(*upstream: Tensor) -> list[Tensor]:
-            inside = _given_to(made_in)
+            inside = _counterpart_in(made_in)
             return _backward(_seen_from(site, inside), gradient, dict(zip(ours, upstream, strict=True)), inside)
 
         return tuple(tf.identity(tensor) for tensor in tensors), backward
@@ -57,13 +57,16 @@ def _backward(site: Site, gradient: Any, upstream: dict[int, Tensor], inside: In
     specs = [tf.TensorSpec(output.shape, output.dtype) for output in op.outputs]
 
     def one_row(*grads: Tensor) -> list[Tensor]:
-        found = gradient(op, *grads)
-        return [_zeros(op.inputs[k]) if found[k] is None else tf.convert_to_tensor(dense(found[k])) for k in upstream]
+        gradients = gradient(op, *grads)
+        return [
+            _zeros(op.inputs[k]) if gradients[k] is None else tf.convert_to_tensor(dense(gradients[k]))
+            for k in upstream
+        ]
 
     concrete = traced_in(op.graph, one_row, specs)
     seen = {internal.ref(): _value_of(site, external, inside) for external, internal in concrete.graph.captures}
-    given = iter(_like(site, k, upstream[k]) if k in upstream else _nothing(site, k) for k in range(len(op.outputs)))
-    inputs = [seen[tensor.ref()] if tensor.ref() in seen else next(given) for tensor in concrete.graph.inputs]
+    grads = iter(_like(site, k, upstream[k]) if k in upstream else _nothing(site, k) for k in range(len(op.outputs)))
+    inputs = [seen[tensor.ref()] if tensor.ref() in seen else next(grads) for tensor in concrete.graph.inputs]
     values = site.convert_graph(concrete.graph, inputs, site.loop)
     return [_for_input(site, k, value) for k, value in zip(upstream, values, strict=True)]
 
@@ -71,7 +74,7 @@ def _backward(site: Site, gradient: Any, upstream: dict[int, Tensor], inside: In
 Inside = Callable[[Tensor], Tensor]
 
 
-def _given_to(graph: Any) -> Inside:
+def _counterpart_in(graph: Any) -> Inside:
     """The counterpart of a tensor in the graph where the op was converted, for a gradient taken in another graph: of a
     branch.
 
@@ -80,8 +83,8 @@ def _given_to(graph: Any) -> Inside:
     """
     if tf.compat.v1.get_default_graph() is graph:
         return lambda tensor: tensor
-    given = {external.ref(): internal for external, internal in getattr(graph, "captures", ())}
-    return lambda tensor: given.get(tensor.ref(), tensor)
+    captured = {external.ref(): internal for external, internal in getattr(graph, "captures", ())}
+    return lambda tensor: captured.get(tensor.ref(), tensor)
 
 
 def _seen_from(site: Site, inside: Inside) -> Site:
@@ -102,11 +105,11 @@ def _zeros(like: Tensor) -> Tensor:
 
 def _value_of(site: Site, tensor: Tensor, inside: Inside) -> Value:
     """The value of a tensor that the gradient uses: of the op's own graph, given to it, or from outside of the loop."""
-    here = site.op.graph
-    given = {external.ref(): internal for external, internal in here.captures}
+    graph = site.op.graph
+    captured = {external.ref(): internal for external, internal in graph.captures}
     if not is_visible(tensor):
-        tensor = given.get(tensor.ref(), tensor)
-        if tensor.graph is not here:
+        tensor = captured.get(tensor.ref(), tensor)
+        if tensor.graph is not graph:
             raise refusal(
                 site.op,
                 f"its custom gradient (tf.custom_gradient) uses the tensor {tensor.name!r} of an enclosing graph, "
@@ -121,7 +124,7 @@ def _like(site: Site, k: int, tensor: Tensor) -> Value:
 
 
 def _nothing(site: Site, k: int) -> Value:
-    """The upstream gradient of what has none."""
+    """The upstream gradient of an output without one."""
     output = site.op.outputs[k]
     if not output.shape.is_fully_defined() or output.dtype in (tf.variant, tf.resource):
         raise refusal(site.op, "its custom gradient (tf.custom_gradient) needs the gradient of an output that has none")
@@ -129,7 +132,7 @@ def _nothing(site: Site, k: int) -> Value:
 
 
 def _for_input(site: Site, k: int, value: Value) -> Tensor:
-    """One for each row where the input has rows; else their sum."""
+    """The gradient by an input: one for each row where the input has rows; else their sum."""
     if isinstance(site.inputs[k], Stacked):
         return value.tensor if isinstance(value, Stacked) else site.loop.rows(value.tensor)  # type: ignore[union-attr]
     if isinstance(value, Stacked):

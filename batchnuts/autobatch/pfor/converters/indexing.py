@@ -16,13 +16,13 @@ from batchnuts.autobatch.pfor.values import Invariant, Stacked, Tensor, Value
 
 def first_rows(site: Site, tensor: Tensor) -> Tensor:
     """The result of indexing by 0, 1, 2, ...: the tensor, or as many of its rows as there are iterations."""
-    known, have = site.loop.known, tensor.shape[0]
-    if known is not None and known == have:
+    count, have = site.loop.static_count, tensor.shape[0]
+    if count is not None and count == have:
         return tensor
-    if known is not None and have is not None and known > have:
-        raise Refused(f"the loop's index goes up to {known - 1}, but the axis it is used on has only {have} entries")
-    if known is not None and have is not None:
-        return tensor[:known]
+    if count is not None and have is not None and count > have:
+        raise Refused(f"the loop's index goes up to {count - 1}, but the axis it is used on has only {have} entries")
+    if count is not None and have is not None:
+        return tensor[:count]
     # unlike tensor[:count], this fails where there are fewer
     size = tf.concat([site.loop.count[None], tf.fill([tensor.shape.rank - 1], -1)], 0)
     return tf.slice(tensor, tf.zeros_like(size), size)
@@ -33,13 +33,13 @@ def first_rows(site: Site, tensor: Tensor) -> Tensor:
 
 @converts("Gather", varying="params indices")
 def gather_v1(site: Site) -> list[Value]:
-    """Along the first axis."""
+    """Gathers along the first axis."""
     return [_gather(site, axis=0, batch_dims=0)]
 
 
 @converts("GatherV2", varying="params indices")
 def gather(site: Site) -> list[Value]:
-    """Along an axis that is the same for all rows."""
+    """Gathers along an axis that is the same for all rows."""
     site.only(0, 1)
     return [_gather(site, site.axis(2, site.row_rank(0)), site.attr("batch_dims"))]
 
@@ -58,8 +58,8 @@ def _gather(site: Site, axis: int, batch_dims: int) -> Value:
         return Stacked(first_rows(site, rows_from(params, axis)))
     if batch_dims:
         return Stacked(tf.gather(site.stacked(0), indices, axis=axis + 1, batch_dims=batch_dims + 1))
-    taken = tf.gather(params, indices, axis=axis)
-    return Stacked(rows_from(taken, axis))
+    gathered = tf.gather(params, indices, axis=axis)
+    return Stacked(rows_from(gathered, axis))
 
 
 @converts("GatherNd", varying="params indices")
@@ -69,8 +69,8 @@ def gather_nd(site: Site) -> list[Value]:
         places = site.row_shape(1)
         if places[-1] is None:
             raise NoRule
-        (taken,) = site.emit(rows_to(site.tensor(0), places[-1]), site.tensor(1))
-        return [Stacked(rows_from(taken, len(places) - 1))]
+        (gathered,) = site.emit(rows_to(site.tensor(0), places[-1]), site.tensor(1))
+        return [Stacked(rows_from(gathered, len(places) - 1))]
     if site.varies(0):
         return [Stacked(tf.gather_nd(site.tensor(0), site.stacked(1), batch_dims=1))]
     return [Stacked(tf.gather_nd(site.tensor(0), site.tensor(1)))]
@@ -78,7 +78,7 @@ def gather_nd(site: Site) -> list[Value]:
 
 @converts("ResourceGather", varying="indices", always=True)
 def gather_from_variable(site: Site) -> list[Value]:
-    """Slices of a variable that is the same for all rows."""
+    """Gathers slices of a variable that is the same for all rows."""
     touch(site, "read")
     if not site.varies(1):
         return [Invariant(tensor) for tensor in site.emit(*site.tensors())]
@@ -89,7 +89,7 @@ def gather_from_variable(site: Site) -> list[Value]:
 
 @converts("ResourceGatherNd", varying="indices", always=True, no_xla="ResourceGatherNd")
 def gather_nd_from_variable(site: Site) -> list[Value]:
-    """As above."""
+    """Gathers elements or slices, by lists of indices, of a variable that is the same for all rows."""
     touch(site, "read")
     if not site.varies(1):
         return [Invariant(tensor) for tensor in site.emit(*site.tensors())]
@@ -101,7 +101,7 @@ def gather_nd_from_variable(site: Site) -> list[Value]:
 
 @converts("ScatterNd", varying="indices updates")
 def scatter_nd(site: Site) -> list[Value]:
-    """Into zeros; the row's number is one more index. With the same indices for all, rows lie side by side."""
+    """Scatters into zeros; the row's number is one more index. With the same indices for all, rows lie side by side."""
     shape = fixed(site, 2, "the shape")
     depth = site.row_shape(0)[-1]
     if not site.varies(0) and depth is not None:
@@ -115,9 +115,9 @@ def scatter_nd(site: Site) -> list[Value]:
 
 
 def known_constant(tensor: Tensor) -> Tensor:
-    """The tensor; as a constant where its value is known already."""
-    known = tf.get_static_value(tensor)
-    return tensor if known is None else tf.constant(known, tensor.dtype)
+    """The tensor, as a constant where its value is static."""
+    constant = tf.get_static_value(tensor)
+    return tensor if constant is None else tf.constant(constant, tensor.dtype)
 
 
 @converts(
@@ -125,7 +125,7 @@ def known_constant(tensor: Tensor) -> Tensor:
     varying="tensor indices updates",
 )
 def scatter_into(site: Site) -> list[Value]:
-    """As above."""
+    """Scatters into a tensor of each row, as `scatter_nd` does into zeros."""
     depth = site.row_shape(1)[-1]
     if not site.varies(1) and depth is not None:
         updates = rows_to(site.stacked(2), site.row_rank(1) - 1)
@@ -135,7 +135,7 @@ def scatter_into(site: Site) -> list[Value]:
 
 
 def _with_row_numbers(site: Site, k: int) -> Tensor:
-    """[rows, ..., 1 + d] from indices [..., d]."""
+    """Indices [rows, ..., 1 + d] with the rows' numbers, of indices [..., d]."""
     indices = site.stacked(k)
     sizes = shape_of(indices)
     numbers = tf.range(tf.cast(site.loop.count, indices.dtype))
@@ -146,7 +146,7 @@ def _with_row_numbers(site: Site, k: int) -> Tensor:
 
 @converts("DynamicStitch", varying="data")
 def stitch(site: Site) -> list[Value]:
-    """With indices that are the same for all rows; the axis that is stitched goes first, then back."""
+    """Stitches with indices that are the same for all rows; the axis that is stitched goes first, then back."""
     half = len(site.inputs) // 2
     site.only(*range(half, 2 * half))
     ranks = [site.row_rank(k) for k in range(half)]

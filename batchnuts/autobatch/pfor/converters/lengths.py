@@ -56,14 +56,14 @@ def unique(site: Site) -> list[Value]:
     order, lengths = _first(is_first)
     place = tf.cumsum(tf.cast(is_first, tf.int32), 1) - 1
     origin = origin_of(site.value_of, "unique", site.op.inputs[0])
-    found: list[Value] = [
+    outputs: list[Value] = [
         Padded(tf.gather(x, order, batch_dims=1), lengths, origin),
         Stacked(tf.cast(tf.gather(place, earliest, batch_dims=1), index)),
     ]
     if len(site.op.outputs) == 3:
         counts = tf.reduce_sum(tf.cast(equal, index), 2)
-        found.append(Padded(tf.gather(counts, order, batch_dims=1), lengths, origin))
-    return found
+        outputs.append(Padded(tf.gather(counts, order, batch_dims=1), lengths, origin))
+    return outputs
 
 
 def _first(chosen: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,7 +77,7 @@ def _first(chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _padded_input(site: Site) -> Padded:
-    """The first input, for ops with no rule of theirs where another one is padded. Raises NoRule."""
+    """The first input, padded; raises NoRule where another one is padded, for ops without a rule of their own."""
     value = site.inputs[0]
     if not isinstance(value, Padded):
         raise NoRule
@@ -102,7 +102,7 @@ def _alike(values: Sequence[Padded]) -> None:
 
 @on_lengths(f"{elementwise.UNARY} ZerosLike")
 def one_input(site: Site) -> list[Value]:
-    """Entry by entry."""
+    """The op works entry by entry."""
     value = _padded_input(site)
     (tensor,) = site.emit(value.tensor)
     return [replace(value, tensor=tensor)]
@@ -110,7 +110,7 @@ def one_input(site: Site) -> list[Value]:
 
 @on_lengths("Identity Cast")
 def passed_on(site: Site) -> list[Value]:
-    """As above; a shape stays one."""
+    """The op works entry by entry; a shape stays one."""
     (value,) = site.inputs
     assert isinstance(value, (Stacked, Padded))
     (tensor,) = site.emit(value.tensor)
@@ -125,7 +125,7 @@ def taken_apart(site: Site) -> list[Value]:
 
 @on_lengths(f"{elementwise.BROADCASTING} {elementwise.SAME_SHAPE} Select")
 def several_inputs(site: Site) -> list[Value]:
-    """Entry by entry: the others have the same lengths, or one entry, or none, along the first axis."""
+    """The op works entry by entry: the others have the same lengths, or one entry or none along the first axis."""
     values = _padded(site)
     if not values:
         raise NoRule
@@ -150,7 +150,7 @@ def several_inputs(site: Site) -> list[Value]:
 
 @on_lengths("Gather GatherV2")
 def gather(site: Site) -> list[Value]:
-    """With indices of different lengths, from what has one shape."""
+    """Gathers with indices of different lengths from what has one shape."""
     params, indices = site.inputs[:2]
     axis = 0 if site.op.type == "Gather" else site.axis(2, site.row_rank(0))
     if (
@@ -166,16 +166,16 @@ def gather(site: Site) -> list[Value]:
         )
     assert isinstance(params, (Stacked, Invariant))
     if isinstance(params, Stacked):
-        taken = tf.gather(params.tensor, indices.tensor, axis=1, batch_dims=1)
+        gathered = tf.gather(params.tensor, indices.tensor, axis=1, batch_dims=1)
     else:
-        taken = tf.gather(params.tensor, indices.tensor)
-    counting = real(taken, indices.lengths)
-    return [replace(indices, tensor=tf.where(counting, taken, tf.stop_gradient(taken)))]
+        gathered = tf.gather(params.tensor, indices.tensor)
+    counting = real(gathered, indices.lengths)
+    return [replace(indices, tensor=tf.where(counting, gathered, tf.stop_gradient(gathered)))]
 
 
 @on_lengths("Squeeze")
 def squeeze(site: Site) -> list[Value]:
-    """Axes after the first one."""
+    """Removes axes after the first one."""
     value = _padded_input(site)
     rank = site.row_rank(0)
     axes = [axis % rank for axis in site.attr("squeeze_dims")]
@@ -187,7 +187,7 @@ def squeeze(site: Site) -> list[Value]:
 
 @on_lengths("ExpandDims")
 def expand(site: Site) -> list[Value]:
-    """After the first axis."""
+    """Adds an axis after the first one."""
     value = _padded_input(site)
     axis = site.axis(1, site.row_rank(0) + 1)
     if axis == 0:
@@ -237,13 +237,13 @@ def size(site: Site) -> list[Value]:
 
 @on_lengths("Rank")
 def rank(site: Site) -> list[Value]:
-    """The same for all."""
+    """The rank, which is the same for all rows."""
     return [Invariant(tf.constant(site.row_rank(0)))]
 
 
 @on_lengths("Tile BroadcastTo")
 def broadcast(site: Site) -> list[Value]:
-    """To the shape of rows of different lengths: what the gradient of a sum does."""
+    """Broadcasts to the shape of rows of different lengths, as the gradient of a sum does."""
     value, target = site.inputs
     if isinstance(value, Padded) or not isinstance(target, Stacked) or target.shape_of is None:
         raise NoRule
@@ -260,7 +260,7 @@ def broadcast(site: Site) -> list[Value]:
 
 @on_lengths("BroadcastGradientArgs")
 def broadcast_gradient(site: Site) -> list[Value]:
-    """Which axes broadcasting repeated. A length that differs counts as one that is not 1: where it is 1, a sum over
+    """The axes that broadcasting repeated. A length that differs counts as one that is not 1: where it is 1, a sum over
     that axis is the same as none."""
     different = [value.shape_of for value in site.inputs if isinstance(value, Stacked) and value.shape_of is not None]
     _alike(different)
@@ -277,8 +277,8 @@ def broadcast_gradient(site: Site) -> list[Value]:
     first, second = ([1] * (rank - len(shape)) + shape for shape in shapes)
     dtype = site.op.outputs[0].dtype
     axes = []
-    for mine, other, own in ((first, second, len(shapes[0])), (second, first, len(shapes[1]))):
-        repeated = [k for k in range(rank) if k < rank - own or (mine[k] == 1 and other[k] != 1)]
+    for mine, theirs, own in ((first, second, len(shapes[0])), (second, first, len(shapes[1]))):
+        repeated = [k for k in range(rank) if k < rank - own or (mine[k] == 1 and theirs[k] != 1)]
         axes.append(Invariant(tf.constant(repeated, dtype, shape=(len(repeated),))))
     return [*axes]
 
@@ -288,7 +288,7 @@ def broadcast_gradient(site: Site) -> list[Value]:
 
 @on_lengths("Sum Prod Max Min Mean All Any")
 def reduction(site: Site) -> list[Value]:
-    """Over the first axis with the op's own neutral element in place of the padding; else as it is."""
+    """Reduces the first axis with the op's own neutral element in place of the padding, other axes as they are."""
     value = _padded_input(site)
     axes = site.constant(1)
     if axes is None:
@@ -327,8 +327,8 @@ def segments(site: Site) -> list[Value]:
     if not (isinstance(data, Padded) and isinstance(ids, Padded)):
         raise Refused("its data or its ids have a length that depends on the iteration, the others have not")
     _alike([data, ids])
-    given = Stacked(filled(data)), Stacked(filled(ids, -1)), count
-    return reductions.segments(replace(site, inputs=given))
+    inputs = Stacked(filled(data)), Stacked(filled(ids, -1)), count
+    return reductions.segments(replace(site, inputs=inputs))
 
 
 @on_lengths("StridedSliceGrad")

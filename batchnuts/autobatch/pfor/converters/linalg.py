@@ -44,7 +44,7 @@ def triangular_solve(site: Site) -> list[Value]:
 
 @converts("MatrixSolveLs", varying="matrix rhs", no_xla="MatrixSolveLs")
 def least_squares(site: Site) -> list[Value]:
-    """As `batched`, with a regularizer that is the same for all."""
+    """Rows are one more batch axis; the regularizer is the same for all rows."""
     site.only(0, 1)
     return site.emit_rows(site.stacked(0), site.stacked(1), site.tensor(2))
 
@@ -65,14 +65,14 @@ def to_diagonals(site: Site) -> list[Value]:
 
 @converts("MatrixDiagPartV2 MatrixDiagPartV3", varying="input")
 def from_diagonals(site: Site) -> list[Value]:
-    """As above."""
+    """Which diagonals are taken, and how they are padded, is the same for all rows."""
     site.only(0)
     return site.emit_rows(*site.tensors())
 
 
 @converts("MatrixSetDiagV2 MatrixSetDiagV3", varying="input diagonal")
 def set_diagonals(site: Site) -> list[Value]:
-    """As above."""
+    """Which diagonals are set is the same for all rows."""
     site.only(0, 1)
     return site.emit_rows(site.stacked(0), site.stacked(1), site.tensor(2))
 
@@ -85,7 +85,7 @@ def real_transform(site: Site) -> list[Value]:
 
 @converts("BandedTriangularSolve", varying="matrix rhs", no_xla="BandedTriangularSolve")
 def banded_solve(site: Site) -> list[Value]:
-    """As `batched`."""
+    """Rows are one more batch axis."""
     if site.row_rank(0) != site.row_rank(1):
         raise NoRule
     return site.emit_rows(site.stacked(0), site.stacked(1))

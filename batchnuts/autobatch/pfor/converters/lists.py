@@ -22,13 +22,13 @@ _raw = tf.raw_ops
 
 
 def element_shape(loop: Loop, of_row: Tensor) -> Tensor:
-    """[rows, *of_row]; unknown stays unknown."""
-    known = tf.get_static_value(of_row)
-    if known is not None and known.ndim == 0:
+    """The shape [rows, *of_row]; what is unknown stays unknown."""
+    constant = tf.get_static_value(of_row)
+    if constant is not None and constant.ndim == 0:
         return of_row
-    if known is not None:
-        rows = loop.known
-        return tf.constant([-1 if rows is None else rows, *known], of_row.dtype)
+    if constant is not None:
+        rows = loop.static_count
+        return tf.constant([-1 if rows is None else rows, *constant], of_row.dtype)
     return tf.concat([tf.cast(loop.count, of_row.dtype)[None], of_row], 0)
 
 
@@ -48,8 +48,8 @@ def to_rows(site: Site, k: int, dtype: tf.DType, of_row: Sequence[int | None] | 
     if made_by.type in ("EmptyTensorList", "TensorListReserve"):
         row_shape, size = (site.value_of(tensor) for tensor in made_by.inputs)
         if isinstance(row_shape, Invariant) and isinstance(size, Invariant):
-            known = tf.get_static_value(row_shape.tensor)
-            if of_row is not None and None not in of_row and (known is None or np.any(known < 0)):
+            constant = tf.get_static_value(row_shape.tensor)
+            if of_row is not None and None not in of_row and (constant is None or np.any(constant < 0)):
                 row_shape = Invariant(tf.constant(list(of_row), tf.int32, [len(of_row)]))
             shape = element_shape(site.loop, row_shape.tensor)
             if made_by.type == "EmptyTensorList":
@@ -103,7 +103,7 @@ def _own_list(site: Site, dtype: tf.DType, of_row: Sequence[int | None] | None =
 
 
 def _item(site: Site, k: int) -> Tensor:
-    """The element for a list of rows: rows, or a variant for all of them."""
+    """The element for a list of rows: a tensor of rows, or a variant for all of them."""
     value = site.inputs[k]
     if isinstance(value, OptionalValue):
         return unpacked(site.loop, value).tensor
@@ -116,10 +116,10 @@ def _item(site: Site, k: int) -> Tensor:
     return site.stacked(k)
 
 
-def _taken(site: Site, tensor: Tensor, dtype: tf.DType, row_shape: Any) -> Value:
+def _element_value(site: Site, tensor: Tensor, dtype: tf.DType, row_shape: Any) -> Value:
     if dtype == tf.variant:
         return ListHandle(tensor)
-    return Stacked(with_shape(tensor, (site.loop.known, *row_shape)) if row_shape is not None else tensor)
+    return Stacked(with_shape(tensor, (site.loop.static_count, *row_shape)) if row_shape is not None else tensor)
 
 
 def _row_shape(tensor: Tensor) -> Any:
@@ -145,12 +145,12 @@ def new_list(site: Site) -> list[Value]:
     """
     if not all(_was_noted(tensor) for tensor, value in zip(site.op.inputs, site.inputs) if varies(value)):
         raise Refused("the size of a list, or the shape of its elements, depends on the iteration")
-    one = [tf.reduce_max(site.tensor(k), 0) if site.varies(k) else site.tensor(k) for k in (0, 1)]
-    return [ListHandle(*site.emit(element_shape(site.loop, one[0]), one[1]))]
+    uniform = [tf.reduce_max(site.tensor(k), 0) if site.varies(k) else site.tensor(k) for k in (0, 1)]
+    return [ListHandle(*site.emit(element_shape(site.loop, uniform[0]), uniform[1]))]
 
 
 def _was_noted(tensor: Tensor) -> bool:
-    """It is the length of a list, or the shape of its elements, which a loop has kept for its gradient."""
+    """Whether it is the length of a list, or the shape of its elements, which a loop has kept for its gradient."""
     if tensor.op.type != "TensorListPopBack":
         return False
     pushed = [op.inputs[1] for op in ops_on_list(tensor.op.inputs[0]) if op.type == "TensorListPushBack"]
@@ -173,21 +173,21 @@ def push(site: Site) -> list[Value]:
 
 @converts("TensorListPopBack", varying="input_handle")
 def pop(site: Site) -> list[Value]:
-    """The last of each row."""
+    """Takes the last element of each row."""
     handle = site.inputs[0]
     assert isinstance(handle, ListHandle)
     dtype = site.attr("element_dtype")
     shape = site.tensor(1) if dtype == tf.variant else element_shape(site.loop, site.tensor(1))
-    rest, taken = site.emit(handle.tensor, shape)
+    rest, last = site.emit(handle.tensor, shape)
     lengths = handle.lengths
     if lengths is not None:
         lengths = tf.maximum(lengths - (1 if site.loop.mask is None else tf.cast(site.loop.mask, tf.int32)), 0)
-    return [ListHandle(rest, lengths), _taken(site, taken, dtype, _row_shape(site.op.outputs[1]))]
+    return [ListHandle(rest, lengths), _element_value(site, last, dtype, _row_shape(site.op.outputs[1]))]
 
 
 @converts("TensorListGetItem", varying="input_handle index")
 def get_item(site: Site) -> list[Value]:
-    """By an index that is the same for all rows, one element; by others, from all elements stacked."""
+    """By an index that is the same for all rows, takes one element; by others, takes from all elements stacked."""
     dtype = site.attr("element_dtype")
     row_shape = _row_shape(site.op.outputs[0])
     handle = site.inputs[0]
@@ -195,24 +195,24 @@ def get_item(site: Site) -> list[Value]:
         assert isinstance(handle, ListHandle)
         _refuse_ragged(handle)
         shape = site.tensor(2) if dtype == tf.variant else element_shape(site.loop, site.tensor(2))
-        return [_taken(site, site.emit(handle.tensor, site.tensor(1), shape)[0], dtype, row_shape)]
+        return [_element_value(site, site.emit(handle.tensor, site.tensor(1), shape)[0], dtype, row_shape)]
     if dtype == tf.variant:
         raise Refused("which list it takes depends on the iteration")
     index = site.tensor(1)
     if isinstance(handle, Invariant):
         elements = _raw.TensorListStack(input_handle=handle.tensor, element_shape=site.tensor(2), element_dtype=dtype)
-        return [_taken(site, tf.gather(elements, index), dtype, row_shape)]
+        return [_element_value(site, tf.gather(elements, index), dtype, row_shape)]
     assert isinstance(handle, ListHandle)
     _refuse_ragged(handle)
     shape = element_shape(site.loop, site.tensor(2))
     elements = _raw.TensorListStack(input_handle=handle.tensor, element_shape=shape, element_dtype=dtype)
     where = tf.stack([index, tf.range(site.loop.count)], -1)
-    return [_taken(site, tf.gather_nd(elements, where), dtype, row_shape)]
+    return [_element_value(site, tf.gather_nd(elements, where), dtype, row_shape)]
 
 
 @converts("TensorListSetItem", varying="input_handle index item", always=True)
 def set_item(site: Site) -> list[Value]:
-    """As get_item. Rows that do not count keep what they have."""
+    """Each row sets its own element. Rows that do not count keep what they have."""
     if site.attr("resize_if_index_out_of_bounds"):
         _refuse_growing_under_xla(site)
     if not any(map(varies, site.inputs)):
@@ -274,7 +274,7 @@ def _elements_at(site: Site, handle: ListHandle, dtype: tf.DType, like: Tensor) 
 
 @converts("TensorListStack", varying="input_handle")
 def stack(site: Site) -> list[Value]:
-    """[elements, rows, ...] turned to [rows, elements, ...]."""
+    """The elements [elements, rows, ...] turned to [rows, elements, ...]."""
     handle = site.inputs[0]
     assert isinstance(handle, ListHandle)
     _refuse_ragged(handle)
@@ -290,12 +290,14 @@ def _rows_first(site: Site, elements: Tensor) -> Tensor:
     if elements.shape.rank is None:
         raise Refused("the rank of a list's elements is not known before running; give element_shape")
     turned = tf.transpose(elements, [1, 0, *range(2, elements.shape.rank)])
-    return with_shape(turned, (site.loop.known, *(output.shape if output.shape.rank is not None else turned.shape[1:])))
+    return with_shape(
+        turned, (site.loop.static_count, *(output.shape if output.shape.rank is not None else turned.shape[1:]))
+    )
 
 
 @converts("TensorListGather", varying="input_handle")
 def gather_elements(site: Site) -> list[Value]:
-    """At indices that are the same for all rows."""
+    """Gathers at indices that are the same for all rows."""
     handle = site.inputs[0]
     site.only(0)
     assert isinstance(handle, ListHandle)
@@ -306,7 +308,7 @@ def gather_elements(site: Site) -> list[Value]:
 
 @converts("TensorListFromTensor", varying="tensor")
 def from_tensor(site: Site) -> list[Value]:
-    """The elements' axis goes before the rows'."""
+    """Turns the tensor first: the elements' axis goes before the rows'."""
     value = site.tensor(0)
     turned = tf.transpose(value, [1, 0, *range(2, value.shape.rank)])
     return [ListHandle(*site.emit(turned, element_shape(site.loop, site.tensor(1))))]
@@ -314,8 +316,8 @@ def from_tensor(site: Site) -> list[Value]:
 
 @converts("TensorListScatterIntoExistingList", varying="input_handle tensor", always=True)
 def scatter_elements(site: Site) -> list[Value]:
-    """At indices that are the same for all rows, of which none may be past the list's end. Rows that do not count keep
-    what they have. XLA lacks the op: there, and for such rows, the elements are stacked, and a list made of them."""
+    """Writes at indices that are the same for all rows, none past the list's end. Rows that do not count
+    keep what they have. XLA lacks the op: there, and for such rows, a list is made of the stacked elements."""
     site.only(1)
     if not (site.static or site.varies(1) or isinstance(site.inputs[0], ListHandle)):
         return [Invariant(tensor) for tensor in site.emit(*site.tensors())]
@@ -349,7 +351,7 @@ def length(site: Site) -> list[Value]:
 
 @converts("TensorListElementShape", varying="input_handle")
 def shape_of_elements(site: Site) -> list[Value]:
-    """Without the rows."""
+    """The shape of an element, without the rows."""
     handle = site.inputs[0]
     assert isinstance(handle, ListHandle)
     (shape,) = site.emit(handle.tensor)
@@ -358,7 +360,7 @@ def shape_of_elements(site: Site) -> list[Value]:
 
 @converts("TensorListResize", varying="input_handle", no_xla="TensorListResize")
 def resize(site: Site) -> list[Value]:
-    """To a size that is the same for all rows."""
+    """Resizes to a size that is the same for all rows."""
     handle = site.inputs[0]
     if site.varies(1):
         raise Refused("how many elements it has would depend on the iteration")
@@ -372,19 +374,19 @@ def resize(site: Site) -> list[Value]:
 
 @converts("OptionalFromValue", varying="components", always=True, no_xla="OptionalFromValue")
 def some(site: Site) -> list[Value]:
-    """Kept as it is: it is opened again below, or put into a list."""
+    """The Optional is kept as it is: it is opened again below, or put into a list."""
     return [OptionalValue((site.inputs,))]
 
 
 @converts("OptionalNone", varying="none", always=True, no_xla="OptionalNone")
 def none(site: Site) -> list[Value]:
-    """See above."""
+    """An Optional without contents, which is kept as it is, too."""
     return [OptionalValue((None,))]
 
 
 @converts("OptionalGetValue", varying="optional", always=True, no_xla="OptionalGetValue")
 def value_of_optional(site: Site) -> list[Value]:
-    """The contents. In a branch that no row takes there are none: zeros, which no row uses."""
+    """The contents of an Optional. In a branch that no row takes there are none: zeros, which no row uses."""
     optional = site.inputs[0]
     if isinstance(optional, OptionalValue):
         if len(optional.contents) != 1:
@@ -396,8 +398,8 @@ def value_of_optional(site: Site) -> list[Value]:
             tf.TensorShape(shape) if dtype == tf.variant else tf.TensorShape([None]).concatenate(tf.TensorShape(shape))
             for dtype, shape in zip(site.attr("output_types"), site.attr("output_shapes"))
         ]
-        found = site.emit(optional.tensor, output_shapes=shapes)
-        return [_taken(site, t, t.dtype, _row_shape(out)) for t, out in zip(found, site.op.outputs)]
+        contents = site.emit(optional.tensor, output_shapes=shapes)
+        return [_element_value(site, t, t.dtype, _row_shape(out)) for t, out in zip(contents, site.op.outputs)]
     if isinstance(optional, Invariant):
         return [Invariant(tensor) for tensor in site.emit(optional.tensor)]
     outputs = site.op.outputs
@@ -408,7 +410,7 @@ def value_of_optional(site: Site) -> list[Value]:
 
 @converts("OptionalHasValue", varying="optional", always=True, no_xla="OptionalHasValue")
 def has_value(site: Site) -> list[Value]:
-    """Known where it is known who made it."""
+    """Whether it has a value, which is static where the op that made it is known."""
     optional = site.inputs[0]
     if not isinstance(optional, OptionalValue):
         assert isinstance(optional, (Invariant, ListHandle))
@@ -419,7 +421,7 @@ def has_value(site: Site) -> list[Value]:
 
 
 def unpacked(loop: Loop, box: OptionalValue, vary: bool = True) -> ListHandle:
-    """A real Optional, for a place that needs a tensor: of rows if it may vary, else of what is the same."""
+    """A real Optional, for a place that needs a tensor: of rows if it may vary, else of the values themselves."""
     if len(box.contents) != 1:
         raise Refused(
             "values stored for their gradients by branches of which iterations take different ones cannot be put into "

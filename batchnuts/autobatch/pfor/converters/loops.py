@@ -42,45 +42,47 @@ class Variable:
     """A loop variable of the body."""
 
     vary: bool
-    """It has rows inside the loop."""
-    kept: bool
-    """The loop gives it back as it was."""
+    """Whether it has rows inside the loop."""
+    unchanged: bool
+    """Whether the loop gives it back as it was."""
     like: Tensor
     """The tensor in the graph of the loop's body."""
 
     @property
     def only_read(self) -> bool:
-        """Each row has its own, which the loop never changes: it stays outside, and ops of the body take parts of
-        it."""
-        return self.kept and self.vary and not self.is_list
+        """Whether each row has its own, which the loop never changes: it stays outside, and ops of the body take its
+        parts."""
+        return self.unchanged and self.vary and not self.is_list
 
     @property
     def only_added_to(self) -> bool:
-        """The body does nothing with it but add to it, as the gradient of what all trips use does."""
+        """Whether the body does nothing with it but add to it, as the gradient of what all trips use does."""
         users = _users(self.like)
-        return len(users) == 1 and users[0].type in _SUMS and self.vary and not self.kept
+        return len(users) == 1 and users[0].type in _SUMS and self.vary and not self.unchanged
 
     @property
     def is_list(self) -> bool:
-        """A TensorList (or a list of lists)."""
+        """Whether it is a TensorList (or a list of lists)."""
         return bool(self.like.dtype == tf.variant)
 
 
 @converts("While StatelessWhile", always=True)
 def loop(site: Site) -> list[Value]:
-    """See above."""
-    kept = passed_through(site.op)
+    """One loop where all rows take every trip; else rows leave it one by one, or keep their values once done."""
+    unchanged = passed_through(site.op)
     _, body = loop_parts(site.op)
     vary = loop_variables_vary(site.op, [varies(value) for value in site.inputs])
-    leave = condition_varies(site.op, vary) and not (site.loop.known == 1 and site.loop.mask is None)
+    leave = condition_varies(site.op, vary) and not (site.loop.static_count == 1 and site.loop.mask is None)
     if leave:  # so lists that grow get different lengths
-        lists = [tensor.dtype == tf.variant and k not in kept for k, tensor in enumerate(body.inputs)]
-        vary = loop_variables_vary(site.op, [flag or other for flag, other in zip(vary, lists)])
-    variables = [Variable(flag, k in kept, body.inputs[k]) for k, flag in enumerate(vary)]
+        lists = [tensor.dtype == tf.variant and k not in unchanged for k, tensor in enumerate(body.inputs)]
+        vary = loop_variables_vary(site.op, [flag or is_list for flag, is_list in zip(vary, lists)])
+    variables = [Variable(flag, k in unchanged, body.inputs[k]) for k, flag in enumerate(vary)]
     start = [_start(site, k, variable) for k, variable in enumerate(variables)]
     if not leave:
         return _together(site, variables, start)
-    if any(isinstance(value, OptionalValue) and not variable.kept for value, variable in zip(site.inputs, variables)):
+    if any(
+        isinstance(value, OptionalValue) and not variable.unchanged for value, variable in zip(site.inputs, variables)
+    ):
         raise Refused(
             "a loop that iterations leave at different times puts another value into an Optional. Let the loop carry "
             "the value itself"
@@ -98,12 +100,12 @@ def loop(site: Site) -> list[Value]:
 
 
 def _start(site: Site, k: int, variable: Variable) -> Value:
-    """A loop variable before the first trip."""
+    """The value of a loop variable before the first trip."""
     value = site.inputs[k]
     if not variable.vary:
         return value
     if isinstance(value, OptionalValue):
-        return value if variable.kept else unpacked(site.loop, value)
+        return value if variable.unchanged else unpacked(site.loop, value)
     if isinstance(value, ListHandle):
         return value
     if variable.is_list:
@@ -113,14 +115,14 @@ def _start(site: Site, k: int, variable: Variable) -> Value:
 
 
 def _element_dtype(site: Site, k: int) -> tf.DType:
-    """Of the list that is loop variable k: an op that makes it or uses it tells."""
+    """The dtype of elements of the list that is loop variable k, by an op that makes or uses the list."""
     for op in _ops_on(site, k):
         return op.get_attr("element_dtype")
     raise Refused("what the elements of a list are is not known")
 
 
 def _element_shape(site: Site, k: int) -> tuple[int | None, ...] | None:
-    """Of a row's elements of the list that is loop variable k, as an op tells that puts one in or takes some out."""
+    """The shape of a row's elements of the list that is loop variable k, by an op that puts one in or takes one."""
     for op in _ops_on(site, k):
         if op.type in _OF_ELEMENT and (shape := _OF_ELEMENT[op.type](op)).is_fully_defined():
             return tuple(shape)
@@ -159,7 +161,7 @@ def _most_trips(site: Site) -> Any:
 
 
 def _pack(values: Sequence[Value]) -> list[Tensor]:
-    """The tensors of values, of a list also its lengths where rows have different ones."""
+    """The tensors of values; for a list whose rows have different lengths, its lengths, too."""
     packed = []
     for value in values:
         if _stays_outside(value):
@@ -172,13 +174,13 @@ def _pack(values: Sequence[Value]) -> list[Tensor]:
 
 
 def _stays_outside(value: Value) -> bool:
-    """What is only read; and a tf.Variable's handle, which must be known inside of the loop for the same variable."""
+    """Whether it is only read, or a tf.Variable's handle, which must be known in the loop for the same variable."""
     is_variable = isinstance(value, Invariant) and bool(value.tensor.dtype == tf.resource)
     return is_variable or isinstance(value, (Deferred, OptionalValue))
 
 
 def _unpack(tensors: Sequence[Tensor], like: Sequence[Value]) -> list[Value]:
-    """Values again, of the same kinds as `like`."""
+    """The values of packed tensors, of the same kinds as `like`."""
     rest = iter(tensors)
     values: list[Value] = []
     for value in like:
@@ -194,7 +196,7 @@ def _unpack(tensors: Sequence[Tensor], like: Sequence[Value]) -> list[Value]:
 
 
 def _coerced(loop: Loop, value: Value, like: Value) -> Value:
-    """A value after a trip, of the kind that it had before."""
+    """A value after a trip as one of the kind that it had before."""
     if isinstance(like, (Deferred, OptionalValue)):
         return like
     if isinstance(value, Deferred):
@@ -217,7 +219,7 @@ def _coerced(loop: Loop, value: Value, like: Value) -> Value:
 
 
 def _shapes(values: Sequence[Value], variables: Sequence[Variable], rows: int | None) -> list[tf.TensorShape]:
-    """What stays the same about shapes from trip to trip, for `_pack`."""
+    """The shape invariants of `_pack`: what stays the same about shapes from trip to trip."""
     shapes = []
     for value, variable in zip(values, variables):
         if isinstance(value, Stacked):
@@ -250,7 +252,7 @@ def _together(site: Site, variables: list[Variable], start: list[Value]) -> list
         goes_on,
         trip,
         _pack(start),
-        shape_invariants=_shapes(start, variables, site.loop.known),
+        shape_invariants=_shapes(start, variables, site.loop.static_count),
         maximum_iterations=_most_trips(site),
         parallel_iterations=site.attr("parallel_iterations"),
     )
@@ -262,15 +264,15 @@ def _together(site: Site, variables: list[Variable], start: list[Value]) -> list
 
 def _masked(site: Site, variables: list[Variable], start: list[Value]) -> list[Value]:
     condition, body = loop_parts(site.op)
-    rows = site.loop.known
+    rows = site.loop.static_count
     counted = [
         ListHandle(value.tensor, tf.fill(site.loop.count[None], _length(site, k)))
         if isinstance(value, ListHandle) and value.lengths is None and _grows(variable)
         else value
         for k, (value, variable) in enumerate(zip(start, variables))
     ]
-    noted = [k for k, variable in enumerate(variables) if not (variable.vary or variable.kept)]
-    """What is one for all inside, and different when rows leave."""
+    noted = [k for k, variable in enumerate(variables) if not (variable.vary or variable.unchanged)]
+    """Variables that have one value for all rows inside, and different values when rows leave."""
     for k in noted:
         if variables[k].like.dtype == tf.variant:
             raise Refused("how long a list gets depends on the iteration")
@@ -291,11 +293,11 @@ def _masked(site: Site, variables: list[Variable], start: list[Value]) -> list[V
     def trip(active: Tensor, *tensors: Tensor) -> list[Tensor]:
         before = _unpack(tensors[len(noted) :], counted)
         where = site.loop.masked(active)
-        given = [
+        inputs = [
             value if variable.only_added_to else _harmless(value, active)  # a sum does not mix rows
             for value, variable in zip(before, variables)
         ]
-        values = site.convert_part(body, given, where)
+        values = site.convert_part(body, inputs, where)
         after = [_coerced(site.loop, value, like) for value, like in zip(values, counted)]
         choose = _choose if site.static else _choose_changes
         held = [
@@ -321,19 +323,19 @@ def _masked(site: Site, variables: list[Variable], start: list[Value]) -> list[V
         maximum_iterations=_most_trips(site),
         parallel_iterations=site.attr("parallel_iterations"),
     )
-    found = _unpack(results[1 + len(noted) :], counted)
+    outputs = _unpack(results[1 + len(noted) :], counted)
     for k, note in zip(noted, results[1:]):
-        found[k] = Stacked(note)
-    for k, value in enumerate(found):
+        outputs[k] = Stacked(note)
+    for k, value in enumerate(outputs):
         if isinstance(value, Deferred):
-            found[k] = value.rows()
+            outputs[k] = value.rows()
         if isinstance(value, ListHandle) and value.lengths is not None:
-            found[k] = realign(value, _element_dtype(site, k))
-    return found
+            outputs[k] = realign(value, _element_dtype(site, k))
+    return outputs
 
 
 def _harmless(value: Value, active: Tensor) -> Value:
-    """See `safe`; for what is only read, once an op uses it."""
+    """The value that is `safe` for rows that have left; of what is only read, made once an op uses it."""
     if isinstance(value, Deferred):
         return replace(value, settle=lambda tensor: _harmless(Stacked(tensor), active).tensor)  # type: ignore[union-attr]
     return safe(value, active) if isinstance(value, (Stacked, OptionalValue)) else value
@@ -345,7 +347,7 @@ def _choose(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
 
 
 def _choose_changes(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """As above; of old + change, only the change is selected. XLA fuses sum and selection, and is faster without
+    """`_choose`, but of old + change only the change is selected. XLA fuses sum and selection, and is faster without
     this."""
     op = _source(new).op
     terms = [_source(tensor) for tensor in op.inputs] if op.type in _SUMS else []
@@ -358,9 +360,9 @@ def _choose_changes(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
 _SUMS = ("AddV2", "AddN")
 
 
-def _alike(one: tf.TensorShape, other: tf.TensorShape) -> bool:
-    """Nothing is broadcast."""
-    return bool(one.is_fully_defined() and one == other)
+def _alike(first: tf.TensorShape, second: tf.TensorShape) -> bool:
+    """Whether two shapes are known and equal, so that nothing is broadcast."""
+    return bool(first.is_fully_defined() and first == second)
 
 
 def _zero_else(mask: Tensor, tensor: Tensor) -> Tensor:
@@ -373,14 +375,14 @@ def _zero_else(mask: Tensor, tensor: Tensor) -> Tensor:
 
 
 def _source(tensor: Tensor) -> Tensor:
-    """What ops that only pass it on were given."""
+    """The tensor before ops that only pass it on."""
     while tensor.op.type == "Identity":
         tensor = tensor.op.inputs[0]
     return tensor
 
 
 def _users(tensor: Tensor) -> list[Any]:
-    """Ops that take a tensor, past those that only pass it on."""
+    """The ops that take a tensor, past those that only pass it on."""
     users = []
     for op in tensor.consumers():
         users.extend(_users(op.outputs[0]) if op.type == "Identity" else [op])
@@ -388,7 +390,7 @@ def _users(tensor: Tensor) -> list[Any]:
 
 
 def _grows(variable: Variable) -> bool:
-    """The body pushes to the list."""
+    """Whether the body pushes to the list."""
     return any(
         user.type == "TensorListPushBack" and _source(user.inputs[0]) is _source(variable.like)
         for user in _users(variable.like)
@@ -396,7 +398,7 @@ def _grows(variable: Variable) -> bool:
 
 
 def _length(site: Site, k: int) -> Tensor:
-    """How many elements the list that is loop variable k has before the first trip."""
+    """The number of elements before the first trip of the list that is loop variable k."""
     if site.op.inputs[k].op.type == "EmptyTensorList":
         return tf.constant(0)
     if site.loop.static:  # XLA does not report the length of a list, only its maximum
@@ -411,7 +413,7 @@ def _length(site: Site, k: int) -> Tensor:
 
 def _shrinking(site: Site, variables: list[Variable], start: list[Value]) -> list[Value]:
     condition, body = loop_parts(site.op)
-    changed = [k for k, variable in enumerate(variables) if not variable.kept]
+    changed = [k for k, variable in enumerate(variables) if not variable.unchanged]
 
     def loop_of(ids: Tensor) -> Loop:
         return site.loop.subset(tf.size(ids))
@@ -449,7 +451,7 @@ def _shrinking(site: Site, variables: list[Variable], start: list[Value]) -> lis
         ]
         return [tf.gather(ids, staying), *placed, *_pack(kept_rows(after, staying))]
 
-    found = tf.while_loop(
+    final = tf.while_loop(
         goes_on,
         trip,
         [alive, *results, *_pack(kept_rows(start, alive))],
@@ -462,6 +464,6 @@ def _shrinking(site: Site, variables: list[Variable], start: list[Value]) -> lis
         parallel_iterations=site.attr("parallel_iterations"),
     )
     values: list[Value] = [value.rows() if isinstance(value, Deferred) else value for value in start]
-    for k, result in zip(changed, found[1:]):
-        values[k] = Stacked(with_shape(result, (site.loop.known, *result.shape[1:])))
+    for k, result in zip(changed, final[1:]):
+        values[k] = Stacked(with_shape(result, (site.loop.static_count, *result.shape[1:])))
     return values

@@ -27,7 +27,7 @@ rows with the matrix's transpose (768 x 768, float32, 2 to 16 rows, two cores); 
 
 @converts("MatMul", varying="a b")
 def matmul(site: Site) -> list[Value]:
-    """See above."""
+    """The product of each row's matrices, laid out as few large products."""
     return [Stacked(_product(site, site.attr("transpose_a"), site.attr("transpose_b"), conjugate=False))]
 
 
@@ -74,7 +74,7 @@ def _product(site: Site, turn_a: bool, turn_b: bool, *, conjugate: bool) -> Tens
         if n == 1:
             sizes = shape_of(b)
             flat = turned(reshape(b, [sizes[0], sizes[1] if not turn_b else sizes[2]]), turn_b)
-            if site.static and not turn_a and (site.loop.known or FEW_ROWS) < FEW_ROWS:
+            if site.static and not turn_a and (site.loop.static_count or FEW_ROWS) < FEW_ROWS:
                 return tf.matmul(a, flat[:, :, None])
             # (a b)' = b' a': a's transpose is not the adjoint, so conjugates are taken by hand
             result = tf.matmul(flat, turned(a, turn_a), transpose_b=not turn_a)

@@ -46,9 +46,9 @@ def colors(site: Site) -> list[Value]:
 
 def _as_one_batch(site: Site, batch: tuple[int, ...]) -> list[Value]:
     """The op on batches of rows times images; all outputs are such batches."""
-    given = [merge(site.stacked(k), 2) if k in batch else site.tensor(k) for k in range(len(site.inputs))]
+    inputs = [merge(site.stacked(k), 2) if k in batch else site.tensor(k) for k in range(len(site.inputs))]
     lead = shape_of(site.stacked(batch[0]))[:2]
-    results = site.emit(*given)
+    results = site.emit(*inputs)
     return [Stacked(reshape(result, [*lead, *shape_of(result)[1:]])) for result in results]
 
 
@@ -70,16 +70,16 @@ def _gradient_of_images(site: Site, sizes_at: int, gradient_at: int) -> Value:
     sizes = site.tensor(sizes_at)
     gradient = site.tensor(gradient_at)
     rows, images = shape_of(gradient)[:2]
-    given = site.tensors()
-    given[gradient_at] = merge(gradient, 2)
-    known = tf.get_static_value(sizes)
+    inputs = site.tensors()
+    inputs[gradient_at] = merge(gradient, 2)
+    constant = tf.get_static_value(sizes)
     lead = product([rows, images])
-    given[sizes_at] = (
-        tf.constant([lead, *known[1:]], tf.int32)
-        if known is not None and isinstance(lead, int)
+    inputs[sizes_at] = (
+        tf.constant([lead, *constant[1:]], tf.int32)
+        if constant is not None and isinstance(lead, int)
         else tf.concat([tf.reshape(tf.cast(lead, sizes.dtype), [1]), sizes[1:]], 0)
     )
-    (result,) = site.emit(*given)
+    (result,) = site.emit(*inputs)
     return Stacked(reshape(result, [rows, images, *shape_of(result)[1:]]))
 
 
@@ -103,7 +103,7 @@ def filter_gradient(site: Site) -> list[Value]:
 
 @converts("DepthwiseConv2dNativeBackpropFilter", varying="input out_backprop")
 def depthwise_filter_gradient(site: Site) -> list[Value]:
-    """As above, channel by channel."""
+    """[rows, patch, channels, times] = patches' gradient: one product per row and channel."""
     site.only(0, 2)
     sizes = site.constant(1)
     if sizes is None or site.attr("data_format") != b"NHWC":
@@ -114,12 +114,12 @@ def depthwise_filter_gradient(site: Site) -> list[Value]:
     places = product([count, out_height, out_width])
     left = reshape(patches, [rows, places, height * width, channels])
     right = reshape(gradient, [rows, places, channels, times])
-    found = tf.einsum("rpkc,rpct->rkct", left, right)
-    return [Stacked(reshape(found, [rows, height, width, channels, times]))]
+    result = tf.einsum("rpkc,rpct->rkct", left, right)
+    return [Stacked(reshape(result, [rows, height, width, channels, times]))]
 
 
 def _patches(site: Site, height: int, width: int) -> Tensor:
-    """[rows * images, out height, out width, height * width * channels]: the entries of each filter position."""
+    """[rows * images, out height, out width, height * width * channels]: the entries that each filter position sees."""
     images = merge(site.stacked(0), 2)
     strides, rates = site.attr("strides"), site.attr("dilations")
     padding: Any = site.attr("padding").decode()
@@ -142,7 +142,7 @@ def _patches(site: Site, height: int, width: int) -> Tensor:
 
 
 def _padded(images: Tensor, filter_sizes: tuple[int, int], strides: list[int], rates: list[int]) -> Tensor:
-    """With the zeros around it that TensorFlow's SAME puts: as few as possible, the odd one at the end."""
+    """The images with the zeros around them that TensorFlow's SAME puts: as few as possible, the odd one at the end."""
     around: list[Any] = [(0, 0)]
     for axis, size in zip((1, 2), filter_sizes):
         extent = shape_of(images)[axis]
@@ -162,7 +162,7 @@ def batch_norm(site: Site) -> list[Value]:
         return _batch_norm_of_rows(site)
     (first, *others) = site.emit(merge(site.tensor(0), 2), *site.tensors()[1:])
     lead = shape_of(site.tensor(0))[:2]
-    return [Stacked(reshape(first, [*lead, *shape_of(first)[1:]])), *(Invariant(other) for other in others)]
+    return [Stacked(reshape(first, [*lead, *shape_of(first)[1:]])), *(Invariant(statistic) for statistic in others)]
 
 
 def _channels_last(site: Site, k: int) -> list[int]:
@@ -181,7 +181,7 @@ def _moments(value: Tensor, axes: list[int], dtype: Any) -> tuple[Tensor, Tensor
 
 
 def _beside(vector: Tensor, like: Tensor) -> Tensor:
-    """[rows, channels] with unit axes between."""
+    """Statistics [rows, channels] with unit axes between."""
     rows, channels = shape_of(vector)
     return reshape(vector, [rows, *[1] * (like.shape.rank - 2), channels])
 
@@ -197,7 +197,7 @@ def _batch_norm_of_rows(site: Site) -> list[Value]:
     new = [mean, unbiased]
     part = float(site.attr("exponential_avg_factor"))
     if part != 1.0:
-        new = [(1.0 - part) * old + part * one for old, one in zip((running_mean, running_variance), new)]
+        new = [(1.0 - part) * old + part * current for old, current in zip((running_mean, running_variance), new)]
     outputs = [tf.cast(images, value.dtype), *new, mean, variance]
     spare = [site.loop.rows(tf.zeros([0], scale.dtype)) for _ in site.op.outputs[5:]]
     return [Stacked(output) for output in (*outputs, *spare)]

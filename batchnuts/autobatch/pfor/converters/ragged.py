@@ -44,15 +44,15 @@ def _rows(site: Site, k: int) -> Tensor:
 
 
 def _with_default(values: Tensor, default: Tensor) -> Tensor:
-    """[rows, entries + 1, *shape of an entry]."""
+    """The values with the default after them: [rows, entries + 1, *shape of an entry]."""
     rows, _, *entry = shape_of(values)
     last = tf.broadcast_to(with_axes(default, len(entry)), tf.stack([rows, *entry]))
     return tf.concat([values, last[:, None]], 1)
 
 
 def _indices(site: Site, default: Any) -> Tensor:
-    """[rows, *first axes of the result] into the values, `default` where there is none; one row where all iterations
-    have the same partitions."""
+    """Indices [rows, *first axes of the result] into the values, `default` where there is none; one row where all
+    iterations have the same partitions."""
     kinds = [kind.decode() for kind in site.attr("row_partition_types")]
     numbers = range(PARTITIONS, len(site.inputs))
     same = not any(site.varies(k) for k in numbers)
@@ -79,7 +79,7 @@ def _indices(site: Site, default: Any) -> Tensor:
 
 
 def _by_splits(splits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of lists by their indices [rows, ...]: where they start and end; and the length of the longest of all."""
+    """For lists given by their indices [rows, ...]: where they start and end, and the length of the longest of all."""
     last = shape_of(splits)[1] - 1
     start = tf.gather(splits, index, axis=1, batch_dims=1)
     end = tf.gather(splits, tf.minimum(index + 1, tf.cast(last, index.dtype)), axis=1, batch_dims=1)
@@ -87,12 +87,12 @@ def _by_splits(splits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _by_ids(ids: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """As above; ids are in order."""
+    """`_by_splits` for lists given by ids, which are in order."""
 
     def bounds(wanted: Tensor) -> tuple[Tensor, Tensor]:
         flat = tf.reshape(wanted, tf.stack([tf.shape(ids)[0], -1]))
-        found = (tf.searchsorted(ids, flat, side=side, out_type=ids.dtype) for side in ("left", "right"))
-        first, after = (tf.reshape(places, tf.shape(wanted)) for places in found)
+        positions = (tf.searchsorted(ids, flat, side=side, out_type=ids.dtype) for side in ("left", "right"))
+        first, after = (tf.reshape(places, tf.shape(wanted)) for places in positions)
         return first, after
 
     start, end = bounds(index)
@@ -101,12 +101,12 @@ def _by_ids(ids: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _longest(lengths: Tensor) -> Tensor:
-    """Of lists [rows, lists]; 0 where there are none."""
+    """The length of the longest of lists [rows, lists]; 0 where there are none."""
     return tf.maximum(tf.reduce_max(lengths), 0)
 
 
 def _sizes(site: Site, ragged: int) -> list[Any]:
-    """Of the result's first axes, as the shape that is asked for gives them: None where it does not."""
+    """The sizes of the result's first axes, as the shape that is asked for gives them: None where it does not."""
     if site.varies(SHAPE):
         raise Refused("the shape that it is given depends on the iteration; give one that is the same for all")
     constant = site.constant(SHAPE)
@@ -117,13 +117,13 @@ def _sizes(site: Site, ragged: int) -> list[Any]:
     return [int(size) if size >= 0 else None for size in constant[: ragged + 1]]
 
 
-def _size(asked: Any, natural: Any, what: str) -> Any:
-    """Of an axis; natural: what it is where none is asked for, None where that differs between iterations."""
+def _size(asked: Any, natural: Any, cause: str) -> Any:
+    """The size of an axis. natural: without a size asked for; None where that differs between iterations."""
     if tf.is_tensor(asked) and natural is not None:  # -1 where none is asked for
         return tf.where(asked < 0, tf.cast(natural, asked.dtype), asked)
     if asked is None and natural is None:
         raise Refused(
-            f"the shape of its result depends on the iteration, by {what}. Give it one for all: "
+            f"the shape of its result depends on the iteration, by {cause}. Give it one for all: "
             "x.to_tensor(shape=[lists, longest])"
         )
     return natural if asked is None else asked

@@ -27,21 +27,21 @@ STATELESS_WITHOUT_XLA = """
 
 def _shape_with_rows(site: Site, k: int) -> Tensor:
     shape = fixed(site, k, "the shape")
-    known, rows = tf.get_static_value(shape), site.loop.known
-    if known is not None and rows is not None:
-        return tf.constant([rows, *known], shape.dtype)
+    constant, rows = tf.get_static_value(shape), site.loop.static_count
+    if constant is not None and rows is not None:
+        return tf.constant([rows, *constant], shape.dtype)
     return tf.concat([tf.cast(site.loop.count, shape.dtype)[None], shape], 0)
 
 
 @converts("RandomUniform RandomStandardNormal TruncatedNormal", varying="none", always=True)
 def draw(site: Site) -> list[Value]:
-    """Numbers of a distribution without parameters."""
+    """Draws numbers of a distribution without parameters."""
     return site.emit_rows(_shape_with_rows(site, 0))
 
 
 @converts("RandomUniformInt", varying="none", always=True)
 def draw_integers(site: Site) -> list[Value]:
-    """With bounds that are the same for all rows."""
+    """Draws integers with bounds that are the same for all rows."""
     site.only(0)
     return site.emit_rows(_shape_with_rows(site, 0), *site.tensors()[1:])
 
@@ -61,7 +61,7 @@ def draw_by_parameter(site: Site) -> list[Value]:
 
 @converts("Multinomial", varying="logits", always=True, no_xla="Multinomial")
 def draw_classes(site: Site) -> list[Value]:
-    """[rows * batch, classes]."""
+    """Draws from logits [rows * batch, classes]."""
     site.only(0)
     logits = site.stacked(0)
     sizes = tf.shape(logits)
@@ -71,7 +71,7 @@ def draw_classes(site: Site) -> list[Value]:
 
 @converts("RandomShuffle", varying="value", always=True, no_xla="RandomShuffle")
 def shuffle(site: Site) -> list[Value]:
-    """Every row in an order of its own: that of random numbers."""
+    """Puts every row in an order of its own: that of random numbers."""
     value = site.stacked(0)
     order = tf.argsort(tf.random.uniform(tf.shape(value)[:2]), axis=1)
     return [Stacked(tf.gather(value, order, axis=1, batch_dims=1))]
@@ -79,5 +79,5 @@ def shuffle(site: Site) -> list[Value]:
 
 @converts(STATELESS, no_xla=STATELESS_WITHOUT_XLA)
 def stateless(site: Site) -> list[Value]:
-    """Once per row."""
+    """Runs the op once for each row."""
     return row_by_row(site)

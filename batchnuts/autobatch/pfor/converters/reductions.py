@@ -13,7 +13,7 @@ from batchnuts.autobatch.pfor.values import Stacked, Tensor, Value
 
 @converts("All Any EuclideanNorm Max Mean Min Prod Sum", varying="input", no_xla="EuclideanNorm")
 def reduction(site: Site) -> list[Value]:
-    """Over the same axes of a row."""
+    """Reduces the same axes of each row."""
     site.only(0)
     axes = site.constant(1)
     rank = site.row_rank(0)
@@ -26,21 +26,21 @@ def reduction(site: Site) -> list[Value]:
 
 @converts("ArgMax ArgMin Cumsum Cumprod CumulativeLogsumexp", varying="first")
 def along_one_axis(site: Site) -> list[Value]:
-    """Along the same axis of a row."""
+    """Runs along the same axis of each row."""
     site.only(0)
     return site.emit_rows(site.tensor(0), tf.constant(site.axis(1, site.row_rank(0)) + 1))
 
 
 @converts("L2Loss")
 def half_sum_of_squares(site: Site) -> list[Value]:
-    """The op itself would sum over the rows too."""
+    """Half the sum of each row's squares: the op itself would sum over the rows, too."""
     value = site.tensor(0)
     return [Stacked(tf.reduce_sum(value * value, axis=list(range(1, value.shape.rank))) / 2)]
 
 
 @converts("Softmax LogSoftmax")
 def softmax(site: Site) -> list[Value]:
-    """Along the last axis, of matrices."""
+    """The softmax along the last axis, on matrices."""
     value = site.tensor(0)
     if site.row_rank(0) == 1:
         return site.emit_rows(value)
@@ -51,12 +51,12 @@ def softmax(site: Site) -> list[Value]:
 @converts("SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits")
 def cross_entropy(site: Site) -> list[Value]:
     """Rows of all iterations are one batch: loss and gradient. Logits and dense labels broadcast against each other."""
-    given = [site.stacked(k) for k in range(2)]
-    sizes = shape_of(given[0])
+    operands = [site.stacked(k) for k in range(2)]
+    sizes = shape_of(operands[0])
     if site.op.type == "SoftmaxCrossEntropyWithLogits" and site.row_shape(0) != site.row_shape(1):
-        sizes = shape_of(given[0] + given[1])
-        given = [broadcast(tensor, sizes) for tensor in given]
-    loss, gradient = site.emit(*(merge(tensor, 2) for tensor in given))
+        sizes = shape_of(operands[0] + operands[1])
+        operands = [broadcast(tensor, sizes) for tensor in operands]
+    loss, gradient = site.emit(*(merge(tensor, 2) for tensor in operands))
     return [Stacked(reshape(loss, sizes[:2])), Stacked(reshape(gradient, sizes))]
 
 
@@ -94,7 +94,7 @@ def bias_gradient(site: Site) -> list[Value]:
 
 @converts("UnsortedSegmentSum UnsortedSegmentProd UnsortedSegmentMax UnsortedSegmentMin", varying="data segment_ids")
 def segments(site: Site) -> list[Value]:
-    """With the same ids for all, rows lie side by side. Else every row has segments of its own: those of row r are
+    """With the same ids for all, the rows lie side by side. Else every row has segments of its own: those of row r are
     numbered from r times their count; negative ones, which are left out, stay so."""
     site.only(0, 1)
     if not site.varies(1):
@@ -125,8 +125,8 @@ def sorted_segments(site: Site) -> list[Value]:
 def _rows_of_segments(site: Site, result: Tensor) -> Stacked:
     sizes = shape_of(result)
     count = site.constant(2)
-    known = site.loop.known
-    rows = known if known is not None else site.loop.count
+    static_count = site.loop.static_count
+    rows = static_count if static_count is not None else site.loop.count
     each = int(count) if count is not None else tf.cast(site.tensor(2), tf.int32)
     return Stacked(reshape(result, [rows, each, *sizes[1:]]))
 
@@ -136,7 +136,7 @@ def _rows_of_segments(site: Site, result: Tensor) -> Stacked:
 
 @converts("TopKV2", varying="input")
 def top_k(site: Site) -> list[Value]:
-    """Along the last axis. How many cannot differ between rows."""
+    """The largest along the last axis. Their number cannot differ between rows."""
     if site.varies(1):
         raise Refused(
             "how many entries it takes depends on the iteration, so rows would have different lengths. Take the "
@@ -147,7 +147,7 @@ def top_k(site: Site) -> list[Value]:
 
 @converts("LowerBound UpperBound", varying="sorted_inputs values")
 def search(site: Site) -> list[Value]:
-    """Rows of matrices, searched each in its own."""
+    """Searches matrices, each row in its own sequence."""
     sizes = shape_of(site.stacked(1))
     (result,) = site.emit(*(merge(site.stacked(k), 2) for k in range(2)))
     return [Stacked(reshape(result, sizes))]

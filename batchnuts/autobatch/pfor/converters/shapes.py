@@ -23,9 +23,9 @@ def shape(site: Site) -> list[Value]:
 
 
 def _shape(site: Site, k: int, dtype: Any) -> Tensor:
-    known = site.row_shape(k)
-    if None not in known:
-        return tf.constant(known, dtype, shape=(len(known),))
+    row_shape = site.row_shape(k)
+    if None not in row_shape:
+        return tf.constant(row_shape, dtype, shape=(len(row_shape),))
     running = tf.shape(site.tensor(k), dtype)
     return running[1:] if site.varies(k) else running
 
@@ -42,21 +42,21 @@ def rank(site: Site) -> list[Value]:
     return [Invariant(tf.constant(site.row_rank(0)))]
 
 
-def fixed(site: Site, k: int, what: str) -> Tensor:
+def fixed(site: Site, k: int, name: str) -> Tensor:
     """Input k, which must not differ between rows. Raises Refused."""
     if site.varies(k):
         raise Refused(
-            f"{what} depends on the iteration, so rows would have different shapes. Pad them to one shape and mask, or "
+            f"{name} depends on the iteration, so rows would have different shapes. Pad them to one shape and mask, or "
             "loop with tf.map_fn"
         )
     return site.tensor(k)
 
 
 def _with_rows(site: Site, sizes: Tensor) -> Tensor:
-    """[number of rows, *sizes]."""
-    known = tf.get_static_value(sizes)
-    if known is not None and site.loop.known is not None:
-        return tf.constant([site.loop.known, *known], sizes.dtype)
+    """The shape [number of rows, *sizes]."""
+    constant = tf.get_static_value(sizes)
+    if constant is not None and site.loop.static_count is not None:
+        return tf.constant([site.loop.static_count, *constant], sizes.dtype)
     return tf.concat([tf.cast(site.loop.count, sizes.dtype)[None], sizes], 0)
 
 
@@ -65,7 +65,7 @@ def _with_rows(site: Site, sizes: Tensor) -> Tensor:
 
 @converts("Reshape", varying="tensor")
 def to_shape(site: Site) -> list[Value]:
-    """[rows, *shape]; -1 is resolved by the shape of a row where that is known, as there may be no rows."""
+    """Reshapes to [rows, *shape]; -1 is resolved by the shape of a row where that is known, as there may be no rows."""
     target = fixed(site, 1, "the new shape")
     static = tuple(site.op.outputs[0].shape) if site.op.outputs[0].shape.rank is not None else (None,)
     if None not in static:
@@ -75,14 +75,14 @@ def to_shape(site: Site) -> list[Value]:
 
 @converts("EnsureShape")
 def ensure(site: Site) -> list[Value]:
-    """The shape that is required is that of a row."""
+    """Checks the shape of a row."""
     expected = tf.TensorShape(site.attr("shape"))
     return site.emit_rows(site.tensor(0), shape=tf.TensorShape([None]).concatenate(expected))
 
 
 @converts("ExpandDims", varying="input")
 def expand(site: Site) -> list[Value]:
-    """Axes from the end stay."""
+    """Axes counted from the end stay as they are."""
     site.only(0)
     axis = site.axis(1, site.row_rank(0) + 1)
     return site.emit_rows(site.tensor(0), tf.constant(axis + 1))
@@ -90,13 +90,13 @@ def expand(site: Site) -> list[Value]:
 
 @converts("Squeeze")
 def squeeze(site: Site) -> list[Value]:
-    """Without axes given: those known to be 1."""
-    known = site.row_shape(0)
-    axes = [axis % len(known) for axis in site.attr("squeeze_dims")]
+    """Without axes given, removes those known to be 1."""
+    row_shape = site.row_shape(0)
+    axes = [axis % len(row_shape) for axis in site.attr("squeeze_dims")]
     if not axes:
-        if None in known:
+        if None in row_shape:
             raise Refused("which axes are 1 is not known before running; name them")
-        axes = [axis for axis, extent in enumerate(known) if extent == 1]
+        axes = [axis for axis, extent in enumerate(row_shape) if extent == 1]
     if not axes:
         return [Stacked(site.tensor(0))]
     return site.emit_rows(site.tensor(0), squeeze_dims=[axis + 1 for axis in axes])
@@ -106,9 +106,9 @@ def squeeze(site: Site) -> list[Value]:
 def transpose(site: Site) -> list[Value]:
     """The rows' axis stays in front."""
     order = fixed(site, 1, "the order of axes")
-    known = tf.get_static_value(order)
-    if known is not None:
-        return site.emit_rows(site.tensor(0), tf.constant([0, *(known + 1)]))
+    constant = tf.get_static_value(order)
+    if constant is not None:
+        return site.emit_rows(site.tensor(0), tf.constant([0, *(constant + 1)]))
     return site.emit_rows(site.tensor(0), tf.concat([tf.zeros(1, order.dtype), order + 1], 0))
 
 
@@ -138,7 +138,7 @@ def batch_to_space(site: Site) -> list[Value]:
 
 @converts("SpaceToBatchND", varying="input")
 def space_to_batch(site: Site) -> list[Value]:
-    """As batch_to_space, the other way."""
+    """The inverse of batch_to_space."""
     site.only(0)
     block = site.constant(1)
     if block is None:
@@ -146,10 +146,10 @@ def space_to_batch(site: Site) -> list[Value]:
     sizes = shape_of(site.tensor(0))
     cells = int(np.prod(block))
     (result,) = site.emit(merge(site.tensor(0), 2), *site.tensors()[1:])
-    found = shape_of(result)
-    apart = reshape(result, [cells, sizes[0], sizes[1], *found[1:]])
-    moved = tf.transpose(apart, [1, 0, *range(2, len(found) + 2)])
-    return [Stacked(reshape(moved, [sizes[0], cells * sizes[1], *found[1:]]))]
+    result_sizes = shape_of(result)
+    apart = reshape(result, [cells, sizes[0], sizes[1], *result_sizes[1:]])
+    moved = tf.transpose(apart, [1, 0, *range(2, len(result_sizes) + 2)])
+    return [Stacked(reshape(moved, [sizes[0], cells * sizes[1], *result_sizes[1:]]))]
 
 
 # ---- joining and cutting ----------------------------------------------------------------------------------------
@@ -166,21 +166,21 @@ def partition(site: Site) -> list[Value]:
 
 @converts("Pack")
 def pack(site: Site) -> list[Value]:
-    """Along a new axis, counted after the rows'."""
+    """Stacks along a new axis, counted after the rows'."""
     axis = site.attr("axis")
     return site.emit_rows(*(site.stacked(k) for k in range(len(site.inputs))), axis=axis + 1 if axis >= 0 else axis)
 
 
 @converts("Unpack")
 def unpack(site: Site) -> list[Value]:
-    """The other way."""
+    """Takes apart along an axis, counted after the rows'."""
     axis = site.attr("axis")
     return site.emit_rows(site.tensor(0), axis=axis + 1 if axis >= 0 else axis)
 
 
 @converts("ConcatV2", varying="values")
 def concat(site: Site) -> list[Value]:
-    """After the rows' axis."""
+    """Joins along an axis, counted after the rows'."""
     *parts, last = range(len(site.inputs))
     axis = site.axis(last, site.row_rank(0))
     return site.emit_rows(*(site.stacked(k) for k in parts), tf.constant(axis + 1))
@@ -188,27 +188,27 @@ def concat(site: Site) -> list[Value]:
 
 @converts("Concat", varying="values")
 def concat_v1(site: Site) -> list[Value]:
-    """The axis comes first."""
+    """Joins along an axis; the axis is the op's first input."""
     axis = site.axis(0, site.row_rank(1))
     return site.emit_rows(tf.constant(axis + 1), *(site.stacked(k) for k in range(1, len(site.inputs))))
 
 
 @converts("Split", varying="value")
 def split(site: Site) -> list[Value]:
-    """After the rows' axis."""
+    """Splits an axis, counted after the rows'."""
     return site.emit_rows(tf.constant(site.axis(0, site.row_rank(1)) + 1), site.tensor(1))
 
 
 @converts("SplitV", varying="value")
 def split_sizes(site: Site) -> list[Value]:
-    """After the rows' axis."""
+    """Splits an axis, counted after the rows', into parts of given sizes."""
     sizes = fixed(site, 1, "where it is cut")
     return site.emit_rows(site.tensor(0), sizes, tf.constant(site.axis(2, site.row_rank(0)) + 1))
 
 
 @converts("Tile", varying="input")
 def tile(site: Site) -> list[Value]:
-    """Rows are not repeated."""
+    """The rows' axis is not repeated."""
     times = fixed(site, 1, "how often it is repeated")
     return site.emit_rows(site.tensor(0), tf.concat([tf.ones(1, times.dtype), times], 0))
 
@@ -225,7 +225,7 @@ def broadcast_to(site: Site) -> list[Value]:
 
 @converts("Fill", varying="value")
 def fill(site: Site) -> list[Value]:
-    """By broadcasting."""
+    """Fills by broadcasting."""
     target = fixed(site, 0, "the shape")
     rank = target.shape[0]
     if rank is None:
@@ -235,7 +235,7 @@ def fill(site: Site) -> list[Value]:
 
 @converts("Pad MirrorPad", varying="input")
 def pad(site: Site) -> list[Value]:
-    """Nothing is put between rows."""
+    """Nothing is padded between rows."""
     around = fixed(site, 1, "the padding")
     return site.emit_rows(site.tensor(0), tf.concat([tf.zeros((1, 2), around.dtype), around], 0))
 
@@ -263,7 +263,7 @@ def reverse(site: Site) -> list[Value]:
 
 @converts("Reverse", varying="tensor")
 def reverse_v1(site: Site) -> list[Value]:
-    """One bool an axis."""
+    """The axes are given by one bool for each."""
     which = fixed(site, 1, "which axes are reversed")
     return site.emit_rows(site.tensor(0), tf.concat([[False], which], 0))
 
@@ -305,7 +305,7 @@ def one_hot(site: Site) -> list[Value]:
 
 @converts("Range", varying="none")
 def counting(site: Site) -> list[Value]:
-    """Its length follows from its ends."""
+    """The range's length follows from its ends."""
     raise Refused(
         "the ends of a range depend on the iteration, so rows may have different lengths. Where the length is fixed, "
         "write start + tf.range(length)"
@@ -314,7 +314,7 @@ def counting(site: Site) -> list[Value]:
 
 @converts("LinSpace", varying="start stop")
 def evenly(site: Site) -> list[Value]:
-    """It has one shape whatever its ends are."""
+    """The result has one shape whatever its ends are."""
     count = site.constant(2)
     if count is None:
         raise NoRule
@@ -332,8 +332,8 @@ def diagonal(site: Site) -> list[Value]:
         return [Stacked(reshape(tf.linalg.diag(flat), [count, *row, *row]))]
     half = row[: len(row) // 2]
     extent = 1
-    for one in half:
-        extent = extent * one
+    for size in half:
+        extent = extent * size
     return [Stacked(reshape(tf.linalg.diag_part(reshape(value, [count, extent, extent])), [count, *half]))]
 
 

@@ -29,9 +29,9 @@ def cut(site: Site) -> list[Value]:
         begin = tf.concat([tf.zeros(1, begin.dtype), begin], 0)
         size = tf.concat([tf.constant([-1], sizes.dtype), sizes], 0)
         return site.emit_rows(value, begin, size)
-    known = tf.get_static_value(sizes)
+    constant = tf.get_static_value(sizes)
     out = static_shape(site.op.outputs[0])
-    if None in out or known is None:
+    if None in out or constant is None:
         raise Refused("the slice begins at a place that depends on the iteration, so its size must be a constant")
     begin = site.tensor(1)
     varies = site.varies(0)
@@ -46,11 +46,11 @@ def _windows(value: Tensor, begin: Tensor, size: int, axis: int, varies: bool) -
     places = begin[:, None] + tf.range(size, dtype=begin.dtype)
     if varies:
         moved = tf.transpose(value, [0, axis + 1, *(k for k in range(1, value.shape.rank) if k != axis + 1)])
-        taken = tf.gather(moved, places, axis=1, batch_dims=1)
+        windows = tf.gather(moved, places, axis=1, batch_dims=1)
         back = [0, *range(2, axis + 2), 1, *range(axis + 2, value.shape.rank)]
-        return tf.transpose(taken, back)
-    taken = tf.gather(value, places, axis=axis)
-    return tf.transpose(taken, [axis, *(k for k in range(taken.shape.rank) if k != axis)])
+        return tf.transpose(windows, back)
+    windows = tf.gather(value, places, axis=axis)
+    return tf.transpose(windows, [axis, *(k for k in range(windows.shape.rank) if k != axis)])
 
 
 def masks_after_rows(site: Site) -> dict[str, int]:
@@ -93,11 +93,11 @@ class Part:
     end: Any
     stride: int
     shrinks: bool
-    """It takes one index, `begin`."""
+    """Whether it takes one index, `begin`."""
     new: bool = False
-    """It is a new axis; the other fields are unused."""
+    """Whether it is a new axis; the other fields are unused then."""
     entry: int = 0
-    """Which entry of the op's indices it is."""
+    """The position of its entry in the op's indices."""
 
 
 def _parts(site: Site, rank: int) -> list[Part]:
@@ -211,7 +211,7 @@ def _length(site: Site, part: Part) -> int | None:
     return max((length.constant - 1) // part.stride * part.stride + 1, 0)
 
 
-def _inside(site: Site, part: Part, index: Tensor, size: int, known: int | None, extent: Tensor) -> Tensor | None:
+def _inside(site: Site, part: Part, index: Tensor, size: int, length: int | None, extent: Tensor) -> Tensor | None:
     """Which rows' slices x[index : index + size] have `size` entries: [rows], or None where all are known to.
 
     Raises Refused where some are known not to have.
@@ -220,13 +220,13 @@ def _inside(site: Site, part: Part, index: Tensor, size: int, known: int | None,
         return None
     begin = _entry(site, 1, part.entry)
     assert begin is not None
-    rows = known_rows(sum_of(begin, site.value_of), site.value_of, site.loop.known)
-    if rows is not None and known is not None and not site.loop.partial:
-        bad = np.flatnonzero(~_fits(rows, size, known))
+    rows = known_rows(sum_of(begin, site.value_of), site.value_of, site.loop.static_count)
+    if rows is not None and length is not None and not site.loop.partial:
+        bad = np.flatnonzero(~_fits(rows, size, length))
         if len(bad):
             start = rows[bad[0]]
             raise Refused(
-                f"iteration {bad[0]} takes entries {start} to {start + size - 1} of an axis that has only {known}, so "
+                f"iteration {bad[0]} takes entries {start} to {start + size - 1} of an axis that has only {length}, so "
                 "rows would have different shapes"
             )
         return None
@@ -246,7 +246,7 @@ def _entry(site: Site, k: int, place: int) -> Tensor | None:
 
 
 def _origin(site: Site) -> str:
-    """Of the lengths of a slice: the same for slices from one place to one end, of an axis with the same extent."""
+    """The origin of the lengths of a slice: the same for slices from one place to one end of axes of one extent."""
     k = _varying_end(site)
     ends, begins = site.op.inputs[2], site.op.inputs[1]
 
@@ -289,7 +289,7 @@ def _entries(site: Site, k: int) -> list[Any] | None:
 
 @converts("StridedSliceGrad", varying="begin dy")
 def strided_slice_gradient(site: Site) -> list[Value]:
-    """Into zeros of the shape that was cut. Where the places differ between rows, what was cut is differentiated."""
+    """The gradient of a slice, put into zeros. Where places differ between rows, the slice is differentiated."""
     if site.varies(1) or site.varies(2) or site.varies(3):
         return [Stacked(_backward(site))]
     return _into_zeros(site, site.tensor(2), site.stacked(4), masks_after_rows(site))
@@ -303,14 +303,14 @@ def _backward(site: Site) -> Tensor:
     zeros = tf.zeros(known_constant(tf.concat([tf.cast(site.loop.count, shape.dtype)[None], shape], 0)), above.dtype)
     with tf.GradientTape() as tape:
         tape.watch(zeros)
-        taken, lengths, _ = _index_rows(site, zeros, True, rank, static_shape(site.op.inputs[4]))
+        sliced, lengths, _ = _index_rows(site, zeros, True, rank, static_shape(site.op.inputs[4]))
         if lengths is not None:
             raise NoRule
-    return tape.gradient(taken, zeros, above, tf.UnconnectedGradients.ZERO)
+    return tape.gradient(sliced, zeros, above, tf.UnconnectedGradients.ZERO)
 
 
 def slice_gradient_to_end(site: Site, above: Tensor) -> list[Value]:
-    """That of a slice whose end differs between rows, as if it went to the end of its axis, the first of a row."""
+    """The gradient of a slice whose end differs between rows, as if it went to the end of its axis, a row's first."""
     k = _varying_end(site)
     masks = masks_after_rows(site)
     masks["end_mask"] |= 1 << (k + 1)
@@ -319,7 +319,7 @@ def slice_gradient_to_end(site: Site, above: Tensor) -> list[Value]:
 
 
 def _varying_end(site: Site) -> int:
-    """The place, among the entries of a slice, of the one whose end has rows."""
+    """The position among the entries of a slice of the one whose end has rows."""
     ends = _entries(site, 2) or []
     varying = [
         k for k, end in enumerate(ends) if isinstance(end, Stacked) and not (site.attr("end_mask") >> k & 1)

@@ -28,19 +28,19 @@ def touch(site: Site, how: str) -> Tensor:
 
 @converts("ReadVariableOp", varying="none", always=True)
 def read(site: Site) -> list[Value]:
-    """Once for all rows."""
+    """Reads the variable once for all rows."""
     return [Invariant(tensor) for tensor in site.emit(touch(site, "read"))]
 
 
 @converts("VarIsInitializedOp VariableShape", varying="none", always=True)
 def about_variable(site: Site) -> list[Value]:
-    """Not its value."""
+    """The op does not read the variable's value."""
     return [Invariant(tensor) for tensor in site.emit(*site.tensors())]
 
 
 @converts("AssignAddVariableOp AssignSubVariableOp", varying="value", always=True)
 def update(site: Site) -> list[Value]:
-    """One update by the sum of all."""
+    """Updates the variable once, by the sum of all rows' changes."""
     handle = touch(site, "update")
     site.emit(handle, _sum_of_rows(site, 1))
     return []
@@ -59,7 +59,7 @@ def _sum_of_rows(site: Site, k: int) -> Tensor:
 
 @converts("ResourceScatterAdd ResourceScatterSub", varying="indices updates", always=True)
 def scatter_update(site: Site) -> list[Value]:
-    """All rows' indices and updates one after another: sums do not mind."""
+    """Updates with all rows' indices and changes one after another: the order of a sum does not matter."""
     handle = touch(site, "update")
     indices, updates = site.stacked(1), site.stacked(2)
     if site.loop.mask is not None:
@@ -73,7 +73,7 @@ def scatter_update(site: Site) -> list[Value]:
 
 @converts("AssignVariableOp", varying="none", always=True)
 def assign(site: Site) -> list[Value]:
-    """Only an invariant value."""
+    """Assigns an invariant value only."""
     handle = touch(site, "assign")
     if site.varies(1):
         raise Refused(f"the value assigned depends on the iteration. {_INSTEAD}")
@@ -85,7 +85,7 @@ def assign(site: Site) -> list[Value]:
 
 @converts("Assert", varying="condition", always=True)
 def check(site: Site) -> list[Value]:
-    """The assertion, of all rows that get here."""
+    """Emits the assertion for all rows that get here."""
     holds = site.tensor(0)
     if site.varies(0):
         if site.loop.mask is not None:
@@ -97,7 +97,7 @@ def check(site: Site) -> list[Value]:
 
 @converts("CheckNumerics", varying="any", always=True)
 def check_numbers(site: Site) -> list[Value]:
-    """The check, of all rows: those that are masked have the numbers of one that is not."""
+    """Emits the check for all rows: those that are masked get the numbers of one that is not."""
     message = f"{site.attr('message').decode()} {_place(site)}"
     (checked,) = site.emit(site.tensor(0), message=message)
     return [Stacked(checked) if site.varies(0) else Invariant(checked)]
@@ -111,11 +111,11 @@ def _place(site: Site) -> str:
 
 @converts("NoOp", varying="none", always=True)
 def nothing(site: Site) -> list[Value]:
-    """Nothing."""
+    """Emits nothing."""
     return []
 
 
 @converts("PlaceholderWithDefault", varying="input")
 def default(site: Site) -> list[Value]:
-    """Its default: it is not fed here."""
+    """The default: nothing is fed here."""
     return [Stacked(site.tensor(0))]
