@@ -314,4 +314,4 @@ def of_any_functions(patch: pytest.MonkeyPatch) -> None:
 @killed_by("storage identity", f"{QUANTITIES}::test_a_change_after_the_check_is_seen[array]")
 def as_they_were_checked(patch: pytest.MonkeyPatch) -> None:
     """functions that have changed since the check are not traced again"""
-    rewrite(patch, quantities._found_or_traced, "found.reached == _reached_by(model)", "True")
+    rewrite(patch, quantities._cached_or_traced, "cache.reached == _reached_by(model)", "True")
