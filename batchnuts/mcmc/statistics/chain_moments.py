@@ -50,9 +50,9 @@ class ChainMoments:
 
     def of(self, coefficients: NDArray[Any]) -> ChainMoments:
         """Those of some coefficients, by number or mask."""
-        whole = self.mean, self.variance, self.half_mean, self.half_variance
+        moments = self.mean, self.variance, self.half_mean, self.half_variance
         sizes = (None if sizes is None else sizes[coefficients] for sizes in (self.effective_size, self.own_mean_size))
-        return ChainMoments(*(array[coefficients] for array in whole), *sizes)
+        return ChainMoments(*(array[coefficients] for array in moments), *sizes)
 
     @property
     def overall_mean(self) -> Array:

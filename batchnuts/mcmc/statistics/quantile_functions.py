@@ -103,12 +103,12 @@ def normal(probabilities: NDArray[Any]) -> NDArray[np.float64]:
     """
     p = np.asarray(probabilities, np.float64).ravel()
     q = p - 0.5
-    found = q * _ratio(0.180625 - q * q, _CENTRAL)
-    far = np.flatnonzero(np.abs(q) > 0.425)
-    side = q[far]
-    r = np.sqrt(-np.log(np.where(side <= 0.0, p[far], 1.0 - p[far])))
-    found[far] = np.copysign(np.where(r <= 5.0, _ratio(r - 1.6, _TAIL), _ratio(r - 5.0, _END)), side)
-    return found.reshape(np.shape(probabilities))
+    quantiles = q * _ratio(0.180625 - q * q, _CENTRAL)
+    tails = np.flatnonzero(np.abs(q) > 0.425)
+    side = q[tails]
+    r = np.sqrt(-np.log(np.where(side <= 0.0, p[tails], 1.0 - p[tails])))
+    quantiles[tails] = np.copysign(np.where(r <= 5.0, _ratio(r - 1.6, _TAIL), _ratio(r - 5.0, _END)), side)
+    return quantiles.reshape(np.shape(probabilities))
 
 
 def _ratio(x: NDArray[np.float64], coefficients: _Ratio) -> NDArray[np.float64]:

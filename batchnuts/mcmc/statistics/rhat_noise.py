@@ -60,8 +60,8 @@ class RhatNoise:
     allowed: bool = True
     """Whether the expectation of the excess is allowed for in a limit that is asked for, as in nested R-hat's paper."""
 
-    def asked(self, rhat: float) -> Array:
-        """[coefficients]: what R-hat must be below for a limit that was asked for: by `sampler.until`, say."""
+    def limits_for(self, rhat: float) -> Array:
+        """[coefficients]: what R-hat must be below where `rhat` was asked for, by `sampler.until` say."""
         limits: Array = np.sqrt(rhat**2 + np.nan_to_num(self.scale) * self.allowed)
         return limits
 
@@ -75,7 +75,7 @@ class RhatNoise:
             quantile[powers == power] = f_exceeded(probability, self.first, int(2.0**power))
         most = self.largest * f_exceeded(probability, self.first, KNOWN)
         chance = 1.0 + np.minimum(np.nan_to_num(self.scale) * quantile, most) - self.offset
-        limits: Array = np.sqrt(np.maximum(self.asked(RHAT_LIMIT) ** 2, chance))
+        limits: Array = np.sqrt(np.maximum(self.limits_for(RHAT_LIMIT) ** 2, chance))
         return limits
 
 

@@ -166,8 +166,8 @@ def stuck_of(parts: Iterable[StuckEvidence], chains: int, count: int) -> StuckCh
         start += size
     if chains >= FEWEST_CHAINS_JUDGED and start:
         limit = normal_exceeded(BY_CHANCE / (2 * chains * count))
-        found = (largest > limit) | away | still
-        mask = found if found.sum() <= MOST_STUCK * chains else mask
+        is_stuck = (largest > limit) | away | still
+        mask = is_stuck if is_stuck.sum() <= MOST_STUCK * chains else mask
     return StuckChains(mask, persistence, furthest)
 
 

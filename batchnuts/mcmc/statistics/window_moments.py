@@ -145,12 +145,12 @@ def _reduced(values: NDArray[Any], weight: Float, batches: Float | None) -> tupl
 
     weight [chains, draws] sums to 1; batches: see `_batches`.
     """
-    used = np.where(weight[:, :, None] > 0, values, 0.0).astype(np.float64, copy=False)
-    first = np.take_along_axis(used, np.argmax(weight > 0, axis=1)[:, None, None], axis=1)
-    used -= first
-    mean = np.einsum("cnk,cn->ck", used, weight)
-    variance = np.einsum("cnk,cnk,cn->ck", used, used, weight) - mean**2
+    included = np.where(weight[:, :, None] > 0, values, 0.0).astype(np.float64, copy=False)
+    first = np.take_along_axis(included, np.argmax(weight > 0, axis=1)[:, None, None], axis=1)
+    included -= first
+    mean = np.einsum("cnk,cn->ck", included, weight)
+    variance = np.einsum("cnk,cnk,cn->ck", included, included, weight) - mean**2
     error = np.zeros_like(mean)
     if batches is not None:
-        error = np.stack([np.einsum("cnk,cn->ck", used, one) for one in batches]).var(axis=0, ddof=1) / BATCHES
+        error = np.stack([np.einsum("cnk,cn->ck", included, batch) for batch in batches]).var(axis=0, ddof=1) / BATCHES
     return mean + first[:, 0], np.maximum(variance, 0.0), error
