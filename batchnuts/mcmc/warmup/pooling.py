@@ -56,9 +56,9 @@ def pooled_metric(
 def _by_group(group: NDArray[np.int64], usable: NDArray[np.bool_], of: Any) -> Float:
     """[chains, ...]: `of` a mask of chains, for each chain that of the usable ones of its group."""
     numbers, place = np.unique(group, return_inverse=True)
-    found = []
+    by_number = []
     for number in range(len(numbers)):
         members = (place == number) & usable
-        found.append(of(members if members.any() else usable))
-    values: Float = np.asarray(found)[place]
+        by_number.append(of(members if members.any() else usable))
+    values: Float = np.asarray(by_number)[place]
     return values
