@@ -30,11 +30,11 @@ class Plan:
     run: str
     """A name that no other run has."""
     model: bytes
-    """By cloudpickle."""
+    """The pickled model, by cloudpickle."""
     described: dict[str, str]
-    """See `described` (mcmc/execution/model_description.py), of the model here."""
+    """The model in this process, as `described` (mcmc/execution/model_description.py) gives it."""
     versions: dict[str, str]
-    """See `found_here` (versions.py)."""
+    """The versions in this process, as `own_versions` (versions.py) gives them."""
     sampler: SamplerSettings
     execution: ExecutionSettings
     """With the backend and the chains of a chunk decided."""
@@ -142,7 +142,7 @@ class SavedRegion:
     rows: tuple[Rows, ...]
     """Those that follow, in the order in which they came."""
     means: dict[str, NDArray[Any]]
-    """See ChainMeans.saved; of all draws."""
+    """Means of all draws, as `ChainMeans.saved` gives them."""
     previous: NDArray[Any] | None
     """[chains, dimension]: the last positions that are there; None where none is."""
 

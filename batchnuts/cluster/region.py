@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.cluster.messages import TOKEN, Rows, SavedRegion
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class RegionStorage(PassedOn):
-    """See Storage: of the group whose first chain has the number `first`. saved: what another worker has left of it.
+    """The records of the group whose first chain has the number `first`. saved: what another worker has left of it.
 
     sends: whether records are also kept for `take`.
     """
@@ -41,9 +42,9 @@ class RegionStorage(PassedOn):
         self.recorded = np.full(chains, self.earlier)
         self.means = ChainMeans(chains, like.position.shape[2], like.position.dtype, like.step_size.dtype)
         self.rows: list[Rows] = []
-        """What is not written."""
+        """Rows that are not written yet."""
         self.fresh: list[Rows] = []
-        """What is not taken."""
+        """Rows that are not taken yet."""
         self.written = 0
         self.reported = 0
         """What `written` was when `means` were reported last."""
@@ -53,6 +54,7 @@ class RegionStorage(PassedOn):
             self.rows = list(saved.rows)
             self.means.restore(saved.means)
 
+    @override
     def record(
         self,
         chains: NDArray[np.int64],
@@ -61,7 +63,7 @@ class RegionStorage(PassedOn):
         last: NDArray[np.int64],
         records: Record,
     ) -> None:
-        """See Storage. Raises OSError where a block cannot be written."""
+        """Take transitions as a Storage does. Raises OSError where a block cannot be written."""
         rows = new_rows(chains, lanes, first, last, records, self.recorded[chains])
         if rows is None:
             return
@@ -90,10 +92,10 @@ class RegionStorage(PassedOn):
         self.rows = [some for some in self.rows if int(some.last.max()) > start + rows]
 
     def _gather(self, block: Record) -> None:
-        found = divergences_of_block(block, self.written, self.previous)
-        if found is not None:
-            found["chain"] = self.numbers[found["chain"]]
-            put_divergences(self.store.place, f"{self.written}-{self.numbers[0]}", found)
+        divergences = divergences_of_block(block, self.written, self.previous)
+        if divergences is not None:
+            divergences["chain"] = self.numbers[divergences["chain"]]
+            put_divergences(self.store.place, f"{self.written}-{self.numbers[0]}", divergences)
 
     def take(self) -> tuple[Rows, ...]:
         """What was recorded since the last time, where it is to be sent."""
@@ -119,10 +121,10 @@ def assembled(like: Record, chains: int, rows: list[Rows], start: int, count: in
         source = np.repeat(np.arange(len(size)), size), np.repeat(low - some.first, size) + offset
         target = np.repeat(some.chains, size), np.repeat(low - start, size) + offset
 
-        def put(to: NDArray[Any], there: NDArray[Any], s: Any = source, t: Any = target) -> None:
-            to[t] = there[s]
+        def write_rows(to: NDArray[Any], array: NDArray[Any], s: Any = source, t: Any = target) -> None:
+            to[t] = array[s]
 
-        map_leaves(put, block, some.records)
+        map_leaves(write_rows, block, some.records)
     return block
 
 
