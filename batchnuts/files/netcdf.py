@@ -36,7 +36,7 @@ def plain(group: Group) -> bool:
     if any((name in axes and array.dims != (name,)) or "/" in name for name, array in every.items()):
         return False
     attributes = [group.attrs, *(array.attrs for array in every.values())]
-    if any(np.asarray(value).dtype.kind not in _KINDS for named in attributes for value in named.values()):
+    if any(np.asarray(value).dtype.kind not in _KINDS for entries in attributes for value in entries.values()):
         return False
     arrays = all(_is_plain(array, f"{_KINDS}b") for array in group.arrays.values())
     return arrays and all(_is_plain(array, _KINDS) for array in group.coords.values())
@@ -64,24 +64,26 @@ def write_group(file: h5py.File, name: str, group: Group, first: int) -> int:
     for array in every.values():
         lengths |= dict(zip(array.dims, array.values.shape, strict=True))
     numbers = {dim: first + k for k, dim in enumerate(lengths)}
-    made: dict[str, h5py.Dataset] = {}
+    datasets: dict[str, h5py.Dataset] = {}
     for dim, length in lengths.items():
         if dim not in every:
             most = None if length else (None,)
-            made[dim] = place.create_dataset(dim, (length,), ">f4", maxshape=most, track_order=True)
-            made[dim].make_scale(_ONLY_AN_AXIS % length)
-            made[dim].attrs["_Netcdf4Dimid"] = np.int32(numbers[dim])
+            datasets[dim] = place.create_dataset(dim, (length,), ">f4", maxshape=most, track_order=True)
+            datasets[dim].make_scale(_ONLY_AN_AXIS % length)
+            datasets[dim].attrs["_Netcdf4Dimid"] = np.int32(numbers[dim])
     for variable, array in every.items():
-        made[variable] = _write(place, variable, array, _along(group, array) if variable in group.arrays else [])
+        datasets[variable] = _write(place, variable, array, _along(group, array) if variable in group.arrays else [])
         if array.dims:
-            made[variable].attrs["_Netcdf4Dimid"] = np.int32(numbers[array.dims[0]])
-            made[variable].attrs["_Netcdf4Coordinates"] = np.array([numbers[dim] for dim in array.dims], np.int32)
+            datasets[variable].attrs["_Netcdf4Dimid"] = np.int32(numbers[array.dims[0]])
+            datasets[variable].attrs["_Netcdf4Coordinates"] = np.array([numbers[dim] for dim in array.dims], np.int32)
     for variable, array in every.items():
         for axis, dim in enumerate(array.dims):
             if dim != variable:
-                made[variable].dims[axis].attach_scale(made[dim])
-    named = {other for array in group.arrays.values() for other in _along(group, array)}
-    if alone := [name for name, coord in sorted(group.coords.items()) if coord.dims != (name,) and name not in named]:
+                datasets[variable].dims[axis].attach_scale(datasets[dim])
+    referenced = {coordinate for array in group.arrays.values() for coordinate in _along(group, array)}
+    if alone := [
+        name for name, coord in sorted(group.coords.items()) if coord.dims != (name,) and name not in referenced
+    ]:
         place.attrs["coordinates"] = " ".join(alone)
     return first + len(lengths)
 
@@ -95,8 +97,8 @@ def _set_attributes(place: h5py.Group | h5py.Dataset, attributes: Mapping[str, A
 
 def _along(group: Group, array: Named) -> list[str]:
     """The names of the coordinates of an array that do not label an axis, which is how readers find them."""
-    others = sorted(other for other, coord in group.coords.items() if coord.dims != (other,))
-    return [other for other in others if set(group.coords[other].dims) <= set(array.dims)]
+    names = sorted(name for name, coord in group.coords.items() if coord.dims != (name,))
+    return [name for name in names if set(group.coords[name].dims) <= set(array.dims)]
 
 
 def _write(place: h5py.Group, name: str, array: Named, along: list[str]) -> h5py.Dataset:
