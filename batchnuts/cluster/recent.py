@@ -62,7 +62,7 @@ class RecentStorage(PassedOn):
             self.recorded[rows.chains] = rows.last
 
     def take(self) -> tuple[Rows, ...]:
-        """All that there is; it is not kept."""
+        """Give all rows that there are, which are not kept."""
         rows, self.rows = tuple(self.rows), []
         return rows
 

@@ -47,7 +47,7 @@ class RegionStorage(PassedOn):
         """Rows that are not taken yet."""
         self.written = 0
         self.reported = 0
-        """What `written` was when `means` were reported last."""
+        """The value of `written` when `means` were reported last."""
         self.previous: NDArray[Any] | None = None
         if saved is not None:
             self.written, self.previous = saved.written, saved.previous
@@ -98,12 +98,12 @@ class RegionStorage(PassedOn):
             put_divergences(self.store.place, f"{self.written}-{self.numbers[0]}", divergences)
 
     def take(self) -> tuple[Rows, ...]:
-        """What was recorded since the last time, where it is to be sent."""
+        """Give the rows that were recorded since the last time, where they are to be sent."""
         fresh, self.fresh = tuple(self.fresh), []
         return fresh
 
     def saved(self) -> SavedRegion:
-        """For another worker. What is written is durable then."""
+        """The state for another worker, with all that is written made durable."""
         self.store.sync()
         means = {name: array.copy() for name, array in self.means.saved().items()}
         return SavedRegion(self.written, tuple(self.rows), means, self.previous)
@@ -129,5 +129,5 @@ def assembled(like: Record, chains: int, rows: list[Rows], start: int, count: in
 
 
 def make_token(place: Place, token: str) -> None:
-    """Let workers know the store by it."""
+    """Make a file by which workers know the store."""
     place.put(TOKEN, token.encode())

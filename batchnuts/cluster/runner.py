@@ -118,7 +118,7 @@ class OnCluster(ChainExecution):
         return ClusterRunner(self, self.run, chains, lanes)
 
     def keep(self, run: ExecutedRun, runner: Runner) -> None:
-        """Workers keep what they compile for as long as they know the run."""
+        """Do nothing: workers keep what they compile for as long as they know the run."""
 
 
 class ClusterRunner(Runner):

@@ -118,11 +118,11 @@ class RunningStretch:
         self.futures: dict[tuple[int, int], Future] = {}
         """Tasks under way, by group and segment."""
         self.places: dict[tuple[int, int], str | None] = {}
-        """To which worker each was given."""
+        """The worker to which each task was given."""
         self.workers: dict[str, int] = {}
         self.looked = -LOOKS
         self.state_bytes = 0.0
-        """Of a chain, in the largest state so far."""
+        """Bytes of a chain, in the largest state so far."""
         self.broken = False
         """Whether the cluster is of no use any more."""
 
@@ -141,7 +141,7 @@ class RunningStretch:
 
     @property
     def direct(self) -> DirectStorage | None:
-        """Where workers write draws to a store."""
+        """The storage through which workers write draws to a store, if they do."""
         return self.storage if isinstance(self.storage, DirectStorage) else None
 
     # ---- driving it --------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ class RunningStretch:
 
     @property
     def save_seconds(self) -> float:
-        """Between two states of a group."""
+        """Seconds between two states of a group."""
         return max(SAVE, self.state_bytes * len(self.recorded) / STATE_RATE)
 
     @property
@@ -352,7 +352,7 @@ class RunningStretch:
             group.ended = True
 
     def _not_done(self, group: ChainGroup, outcome: Outcome) -> None:
-        """Workers have died of it, or the scheduler has lost it."""
+        """Handle a task of which workers have died, or that the scheduler has lost."""
         self.looked = -LOOKS
         group.worker = None
         self._count_deaths([group], DEATHS_OF_KILLED if was_killed(outcome.future) else 1, why_not_done(outcome))
@@ -422,13 +422,13 @@ class RunningStretch:
                 self.take(*item)
 
     def drop(self) -> None:
-        """Nothing of it is of use any more."""
+        """Cancel all tasks: nothing of the stretch is of use any more."""
         futures, self.futures = list(self.futures.values()), {}
         if not self.broken:
             self.tasks.cancel(futures)
 
     def saved(self, lanes: int, rows: int) -> SavedChains:
-        """For a checkpoint. Raises OSError."""
+        """The stretch for a checkpoint. Raises OSError."""
         if self.storage is not None:
             self.storage.flush()
         return SavedChains(
@@ -452,7 +452,7 @@ def _part(inputs: ChainInputs, first: int, chains: int) -> ChainInputs:
 
 
 def _ends(inputs: ChainInputs) -> ChainResult:
-    """Of chains that have made no transition, without records."""
+    """The results of chains that have made no transition, without records."""
     fields: dict[str, Any] = {
         name: map_leaves(np.array, getattr(inputs, name)) if name != "records" else () for name in ChainResult._fields
     }

@@ -129,7 +129,7 @@ class WorkerGroup:
     before: NDArray[Any]
     """[chains, dimension]: where its chains were when the stretch began."""
     sent: dict[MergePosition, Any] = field(default_factory=dict)
-    """By chunk: its state when its rows were taken last."""
+    """The state of each chunk when its rows were taken last."""
 
     @classmethod
     def begin(cls, session: Session, order: SegmentTask) -> WorkerGroup:
@@ -160,7 +160,7 @@ class WorkerGroup:
             pass
 
     def report(self, session: Session, order: SegmentTask, began: float) -> Report:
-        """What the segment gave; order: of it."""
+        """The report of a segment; order: its task."""
         attempt, kept = self.attempt, self.attempt.kept
         saved = None
         if order.keep and not attempt.finished:

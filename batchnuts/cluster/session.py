@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 _lock = threading.Lock()
 _plans: dict[str, tuple[Plan, str, int]] = {}
-"""By run: its plan, the worker's address, and its threads."""
+"""The plan of each run, with the worker's address and threads."""
 _programs: dict[str, ProgramSpec] = {}
-"""By run."""
+"""What the programs of each run are compiled for."""
 _sessions: dict[str, Session] = {}
 
 ROUNDING = 1000
@@ -65,7 +65,7 @@ def keep_plan(plan: Plan, address: str, threads: int) -> None:
 
 
 def keep_program(run: str, program: ProgramSpec) -> None:
-    """What chains' programs are compiled for."""
+    """Keep what chains' programs are compiled for."""
     with _lock:
         _programs[run] = program
 
@@ -110,7 +110,7 @@ class Session:
             self.programs: Programs = borrow(self.model, self.engine, plan.sampler, plan.execution, plan.position)
         self.width = width_for(plan.sampler.chain_count)
         self.machine: ChainMachine | None = None
-        """None until it is asked for."""
+        """The machine that runs chains; None until it is asked for."""
         self.live: dict[int, Any] = {}
         """By number: groups (`WorkerGroup`, segment.py) at the end of their last segment here."""
         self.shards = list(range(threads))
@@ -119,11 +119,11 @@ class Session:
         """Guards all but `machine`; notified when a task ends."""
         self.making = threading.Lock()
         self.store: OpenStore | None = None
-        """None until draws go to one."""
+        """The store to which draws go; None before they do."""
         self.users = 0
         """Tasks that use the metric."""
         self.metric: Any = None
-        """Whose parameters the programs have."""
+        """The identity of the metric whose parameters the programs have."""
 
     def _check_model(self) -> None:
         current = described(self.model)

@@ -106,7 +106,7 @@ class Tasks:
         threading.Thread(target=fetch, daemon=True).start()
 
     def cancel(self, futures: Sequence[Future]) -> None:
-        """Nobody waits for them. One that a worker is at is not ended."""
+        """Cancel tasks for which nobody waits. One that a worker is at is not ended."""
         if futures:
             self.client.cancel(futures)
 
@@ -159,12 +159,12 @@ def why_not_done(outcome: Outcome) -> str:
 
 
 def in_short(error: BaseException) -> str:
-    """Its kind, and the first line of its message."""
+    """The kind of an error, and the first line of its message."""
     return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}".rstrip(": ")
 
 
 def error_of(failure: Failure, model: Model, phase: RunPhase) -> Exception:
-    """What to raise."""
+    """The error to raise for a failure."""
     match failure.kind:
         case "unbounded":
             return UnboundedDensityError(model, failure.chain, failure.position, phase)

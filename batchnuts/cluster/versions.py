@@ -15,7 +15,7 @@ FLAGS = "XLA_FLAGS"
 """Environment variable on which compiled programs depend."""
 
 OF_MACHINES = ("python", "machine", FLAGS)
-"""What is no package."""
+"""Names that are not those of packages."""
 
 
 def own_versions(names: Iterable[str]) -> dict[str, str]:

@@ -69,7 +69,7 @@ class Keeper:
         self.saved = saved
         """The checkpoint from which the run resumes; None once it goes on."""
         self.goes_on = saved is not None
-        """Whether the run has not come beyond that: it is not replaced before."""
+        """Whether the run has not come beyond the checkpoint, which is not replaced before."""
         self._parts: tuple[str, ...] = ()
         """Files that the next storage reads."""
         self.place: Any = None
@@ -91,13 +91,13 @@ class Keeper:
         self.began = time.perf_counter() - elapsed
 
     def go_on(self) -> SavedRun | None:
-        """What the stretch that begins now goes on from; from then on nothing is."""
+        """The saved stretch from which the one that begins now goes on; later ones have none."""
         saved, self.saved = self.saved, None
         self._parts = () if saved is None else saved.parts
         return saved
 
     def due(self) -> bool:
-        """Whether it is time for one."""
+        """Whether it is time for a checkpoint."""
         return self.seconds is not None and time.monotonic() - self._last >= self.seconds
 
     def make_storage(self, like: Record, chains: int, transitions: int, room: int | None = None) -> LoggedStorage:
@@ -106,7 +106,7 @@ class Keeper:
         return LoggedStorage(like, chains, transitions, room, folder=self.folder, parts=parts)
 
     def make_folder(self) -> None:
-        """Where it is not there yet. Raises OSError."""
+        """Make the folder where there is none yet. Raises OSError."""
         self.folder.mkdir(exist_ok=True)
         if self._lock is None:
             self._hold()

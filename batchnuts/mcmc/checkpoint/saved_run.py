@@ -36,9 +36,9 @@ class SavedRun:
     tuning: Tuning | None
     """The tuning of an earlier run, from which warmup began."""
     seconds: dict[str, float]
-    """That phases took before this stretch."""
+    """Seconds that phases took before this stretch."""
     counts: dict[str, Any]
-    """Likewise: Counts (execution/runner.py)."""
+    """Counts (execution/runner.py) of phases before this stretch."""
     elapsed: float
     """Seconds since the stretch began."""
     stretch: Any

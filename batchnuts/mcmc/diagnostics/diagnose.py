@@ -53,7 +53,7 @@ MOST_NAMES = 5
 COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat")
 """What is computed of each coefficient; `batchnuts/report/table.py` prints it."""
 RUNNING_COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_mean", "r_hat")
-"""The same where draws were not kept (running_summary.py)."""
+"""The columns where draws were not kept (running_summary.py)."""
 
 AT_ONCE = min(2, os.cpu_count() or 1)
 """Threads, where WORK allows: sorting is bound by memory bandwidth."""
@@ -106,7 +106,7 @@ class Diagnostics:
     stuck: tuple[int, ...] = ()
     """The numbers of chains that stay away from all others."""
     low: tuple[int, ...] = ()
-    """Those of them whose log-density is far below that of the others."""
+    """The stuck chains whose log-density is far below that of the others."""
     late: tuple[int, ...] = ()
     """The numbers of chains with draws far from all others, as those that had not arrived (`late_chains.py`)."""
     not_finite: Mapping[str, int | None] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Diagnostics:
 
     @property
     def divergent_share(self) -> float:
-        """Of all draws, those whose trajectory diverged."""
+        """The share of draws whose trajectory diverged."""
         return self.divergences / (self.chains * self.draws)
 
     @property
@@ -232,7 +232,7 @@ class Diagnostics:
         return "\n".join(lines)
 
     def _stuck(self) -> list[str]:
-        """What was found of stuck chains, in words."""
+        """Sentences about chains that are stuck, or whose draws lie far away."""
         lines = []
         if self.stuck:
             lines.append(
@@ -286,7 +286,7 @@ class Diagnostics:
 
     @property
     def size_in_words(self) -> str:
-        """What `ess` is."""
+        """The name of what `ess` is."""
         return "ESS of a mean, by batch means" if self.running else "bulk ESS"
 
 
@@ -461,7 +461,7 @@ def _judged(
 
 
 def _summary(reduced: Reduced) -> dict[str, NDArray[np.float64]]:
-    """Of coefficients that do not vary: their only value."""
+    """Mean, deviation and quantiles; coefficients that do not vary have their only value."""
     moments = reduced.values
     if moments is None:
         nothing = np.empty(0)
@@ -494,5 +494,5 @@ def _within(parts: Sequence[tuple[slice, StuckEvidence]], first: int, last: int)
 
 
 def _count(values: NDArray[Any] | DrawBlock | None, counts: Callable[[NDArray[Any]], Any] = np.asarray) -> int:
-    """How many are true, or what a function gives of them is."""
+    """The number of values that are true, or of which a function gives true."""
     return 0 if values is None else sum(int(np.count_nonzero(counts(part))) for *_, part in parts_of(as_block(values)))

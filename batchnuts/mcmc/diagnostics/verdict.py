@@ -144,11 +144,11 @@ def diagnose_groups(posterior: AnyGroup, stats: AnyGroup | None) -> Diagnostics:
 
 @dataclass(frozen=True, eq=False)
 class _Judged:
-    """What is judged of one variable."""
+    """The coefficients of one variable that are judged."""
 
     block: VariableBlock
     names: list[str]
-    """Of its coefficients."""
+    """Names of its coefficients."""
     generated: bool
 
 
@@ -206,7 +206,7 @@ class RunMade:
     target_acceptance: float | None = None
     metric: str | None = None
     dtype: str | None = None
-    """Of the position."""
+    """The dtype of the position."""
     until: Mapping[str, Any] | None = None
     """The settings `sampler.until` of a run that they ended."""
     starts_not_numbers: int = 0

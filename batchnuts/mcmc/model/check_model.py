@@ -56,7 +56,7 @@ def refuse_unbounded(model: Model, log_density: NDArray[Any], position: NDArray[
 
 
 _CALLBACK = "CpuCallback error"
-"""In XLA's words."""
+"""What an error of XLA says where a callback has failed."""
 
 
 def density_failure(model: Model, error: BaseException, when: str) -> ModelError | None:
@@ -103,12 +103,12 @@ def user_functions(model: Model) -> list[Any]:
 
 
 def _names_of(model: Model) -> list[str]:
-    """Of the parameters that the log-density takes by name."""
+    """Names of the parameters that the log-density takes by name."""
     return [variable.name for variable in model.variables] if model.structured else []
 
 
 def _files_of(model: Model) -> set[str]:
-    """Where the density and its twin are written."""
+    """The files in which the density and its twin are written."""
     codes = [f.__code__ for f in user_functions(model) if hasattr(f, "__code__")]
     return {code.co_filename for code in codes if not Path(code.co_filename).is_relative_to(_BRIDGES)}
 

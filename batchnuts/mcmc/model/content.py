@@ -65,7 +65,7 @@ class Content:
         return -(-draws // self.thin)
 
     def cast(self, array: NDArray[Any]) -> NDArray[Any]:
-        """In the dtype in which it is saved."""
+        """An array in the dtype in which it is saved."""
         if self.dtype is None or array.dtype.kind != "f":
             return array
         return array.astype(self.dtype, copy=False)

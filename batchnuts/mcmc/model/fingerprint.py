@@ -59,12 +59,12 @@ class _Reader:
         self._lasting = lasting
         self.digests: dict[tuple[str, ...], Any] = {}
         self._seen: dict[int, tuple[str, ...]] = {}
-        """Where an object was first found, by its id."""
+        """The key under which an object was first read, by its id."""
         self._alive: list[Any] = []
-        """What was seen, so that its id stays its own."""
+        """The objects that were read, kept alive so that their ids stay their own."""
         self._bytes = 0
         self._assigned: dict[int, frozenset[str]] = {}
-        """Of a module's namespace, by its id."""
+        """The names that functions of a module's namespace assign, by its id."""
 
     def _note(self, key: tuple[str, ...], *parts: Any) -> None:
         digest = self.digests.setdefault(key, blake2b(digest_size=16))
@@ -237,7 +237,7 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
 
 
 def _codes_in(values: Iterable[Any], namespace: Mapping[str, Any]) -> Iterator[CodeType]:
-    """Of functions, and of methods of classes, that were made in a namespace."""
+    """Codes of functions, and of methods of classes, that were made in a namespace."""
     for value in list(values):
         function = getattr(value, "__wrapped__", value)
         if isinstance(function, FunctionType) and function.__globals__ is namespace:

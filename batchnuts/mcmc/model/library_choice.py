@@ -32,7 +32,7 @@ class Engine:
 
     @property
     def library(self) -> TensorLibrary:
-        """With its functions; imported when it is first asked for."""
+        """The library with its functions; it is imported when it is first asked for."""
         return tensor_library(self.backend)
 
 

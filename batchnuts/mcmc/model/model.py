@@ -460,12 +460,12 @@ class Model:
         return dims
 
     def axes(self) -> dict[str, tuple[str, ...]]:
-        """By the name of a variable or of data: the names of its axes."""
+        """The names of axes, by the name of a variable or of data."""
         data = {**self.ground_truth, **self.constant_data, **self.observed_data}
         return {v.name: v.axis_names for v in self.variables} | {key: tuple(dims) for key, (dims, _) in data.items()}
 
     def labels(self) -> dict[str, list[Any]]:
-        """By the name of an axis: its labels."""
+        """The labels of axes, by their names."""
         of_variables = {dim: list(names) for v in self.variables for dim, names in v.coords.items()}
         return of_variables | {dim: list(names) for dim, names in self.coords.items()}
 
@@ -490,7 +490,7 @@ _FIELDS = frozenset(
         "generated", "log_likelihood", "predictive", "prior", "of_data", "dims", "coords",
     }
 )  # fmt: skip
-"""Of a Model, those that `from_function` passes on."""
+"""Fields of a Model that `from_function` passes on."""
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:

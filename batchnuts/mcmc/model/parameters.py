@@ -42,7 +42,7 @@ class Parameter:
 
 
 def _declared(support: Support, shape: tuple[int, ...], dims: Any, coords: Any) -> Parameter:
-    """Of what a user gives, which is checked once the variable has a name."""
+    """The Parameter of what a user gives, which is checked once the variable has a name."""
     alone = dims is not None and (isinstance(dims, str) or not isinstance(dims, Iterable))
     names = (dims,) if alone else None if dims is None else tuple(dims)
     return Parameter(

@@ -48,7 +48,7 @@ _STREAMS = {"posterior": 1, "prior": 2, "prior_predictive": 3}
 """What is folded into the seed's key for their random numbers, which are not those of the chains."""
 
 Arrays = dict[str, NDArray[Any]]
-"""By name, [n, ...] for n draws."""
+"""Arrays by name, [n, ...] for n draws."""
 
 Types = tuple[tuple[tuple[int, ...], str], ...]
 """The shapes and dtypes of a function's arguments, of one draw."""
@@ -62,11 +62,11 @@ class _TraceCache:
     reached: Fingerprint
     """What the functions found around them after they were traced; empty where no trace is used again."""
     traced: dict[tuple[str, Types], Traced]
-    """By the name of the function that is made of them."""
+    """Traces, by the name of the function that is made of a model's and the types of its inputs."""
 
 
 def has_quantities(model: Model) -> bool:
-    """Whether a model has any such function."""
+    """Whether a model has any function of draws, or of the prior."""
     return any(getattr(model, role) is not None for role in (*OF_DRAWS, "prior"))
 
 

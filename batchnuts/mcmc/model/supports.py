@@ -40,7 +40,7 @@ class Support(ABC):
     """The values that a variable may take, of a given shape in one chain."""
 
     kind: ClassVar[str]
-    """Its name in configs and in files of draws."""
+    """The name of the support in configs and in files of draws."""
     proper: ClassVar[bool] = True
     """Whether a constant density of the values can be sampled: its integral is finite."""
 

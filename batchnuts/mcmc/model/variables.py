@@ -20,10 +20,10 @@ from batchnuts.mcmc.model.supports import REAL, Interval, Lower, Real, Support, 
 from batchnuts.settings.schema import nearest, sentence, shown
 
 Labels = Mapping[str, Sequence[Any]]
-"""By the name of an axis: a label for each of its elements."""
+"""Labels of an axis's elements, by its name."""
 
 Data = Mapping[str, tuple[tuple[str, ...], NDArray[Any]]]
-"""By name: the names of an array's axes, and the array."""
+"""Arrays by name, each with the names of its axes."""
 
 RESERVED = frozenset({"chain", "draw"})
 """Axes of all draws, whose names nothing else may have."""
@@ -328,7 +328,7 @@ def variables_in_words(variables: Iterable[Variable]) -> list[str]:
 
 
 def _support_in_words(support: Support) -> str:
-    """Its kind, with bounds or other numbers that it has; of arrays a digest."""
+    """The kind of a support, with bounds or other numbers that it has; of arrays a digest."""
     numbers = []
     parts: tuple[Field[Any], ...] = fields(support) if is_dataclass(support) else ()
     for part in parts:

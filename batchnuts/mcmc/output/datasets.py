@@ -113,7 +113,7 @@ def sample_group(name: str, entries: Entries, draws: Draws, layout: Layout, attr
 
 
 def statistics_attributes(draws: Draws) -> Attributes:
-    """What only the group `sample_stats` has."""
+    """Attributes that only the group `sample_stats` has."""
     return {"useful_gradients": draws.useful_gradients, "utilization": float(draws.utilization)}
 
 
@@ -247,7 +247,7 @@ def attributes_of(
 def settings_attributes(
     model: Model, settings: SamplerSettings, execution: ExecutionSettings, config: Mapping[str, Any] | None
 ) -> Attributes:
-    """Those that are known before a run; config: see `to_datasets`."""
+    """Attributes that are known before a run; config: as for `to_datasets`."""
     resolved = config or {
         "sampler": settings.model_dump(mode="json", by_alias=True),
         "execution": execution.model_dump(mode="json", by_alias=True),

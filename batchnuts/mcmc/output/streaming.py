@@ -80,7 +80,7 @@ class ZarrRun(Stream):
         self.config = config
         self.replace = replace
         self.claimed = resumed and self.place.is_own()
-        """Whether what is there is this run's own."""
+        """Whether the store that is there is this run's own."""
         self.storage: StreamedStorage | None = None
         self.sink: ZarrSink | None = None
         self.layout: Layout | None = None
@@ -111,7 +111,7 @@ class ZarrRun(Stream):
         return Following(self.storage, self.earlier) if self.earlier else self.storage
 
     def _sink(self, chains: int, transitions: int, rows: int) -> ZarrSink:
-        """Where blocks of so many rows go."""
+        """The sink for blocks of so many rows."""
         from batchnuts.mcmc.storage.zarr_sink import ZarrSink
 
         assert self.layout is not None

@@ -59,9 +59,9 @@ class Coefficients:
     def __init__(self, entries: Entries, labels: Mapping[str, list[Any]]) -> None:
         self.names: list[str] = []
         self.places: dict[str, slice] = {}
-        """Of each variable's elements among the coefficients."""
+        """The places of each variable's elements among the coefficients."""
         self.varying: dict[str, NDArray[np.bool_]] = {}
-        """By variable [elements]: which are not the same for all positions."""
+        """[elements] by variable: which are not the same for all positions."""
         may_be_constant: list[bool] = []
         for name, (dims, array, attributes) in entries.items():
             shape = array.shape[2:]
@@ -95,13 +95,13 @@ class SummarySink(Sink):
         self.transitions = transitions
         self.folder = folder
         self.blocks = 0
-        """Complete ones that were written."""
+        """The number of complete blocks that were written."""
         self.coefficients: Coefficients | None = None
         """This and the next two are None before the first draw."""
         self.running: RunningSummary | None = None
         self.totals: StatisticsTotals | None = None
         self.saved: dict[str, NDArray[Any]] | None = None
-        """What the first draws that come are added to."""
+        """The arrays to which the first draws that come are added."""
 
     @override
     def write(self, block: RowBlock, previous: NDArray[Any] | None) -> None:

@@ -24,7 +24,7 @@ TRIES = 100
 """How often a start is drawn before it is an error that the density is not finite there; as in Stan."""
 
 _WHERE = {"jax": "jax.numpy.where", "tensorflow": "tf.where"}
-"""By backend."""
+"""The name of the function that chooses elements, by backend."""
 
 
 class Starts(NamedTuple):

@@ -60,13 +60,13 @@ def positions_to_check(model: Model, sampler: SamplerSettings, proposals: Propos
 
 
 _JITTER, _RUN, _PATH = 1, 2, 3
-"""What random numbers are for."""
+"""Numbers that keep random numbers for different purposes apart."""
 
 
 def _of_superchains(
     model: Model, sampler: SamplerSettings, execution: ExecutionSettings, count: int, tuning: Tuning | None
 ) -> Proposals:
-    """Of an attempt, [superchains, dimension]."""
+    """Positions [superchains, dimension] of an attempt."""
     init = sampler.init
     if init.values is not None:
         rows = _of_values(model, init.values, count)

@@ -160,7 +160,7 @@ _ANOTHER = f"Give the file of a run of this model, or leave out {KEY}."
 
 
 def _require_written(path: str, group: xarray.Dataset) -> None:
-    """That the group is of a run that has draws and was tuned."""
+    """Raise SettingsError unless the group is of a run that has draws and was tuned."""
     version = group.attrs.get("inference_library_version", "unknown")
     needed = ("metric", "transition", "leapfrogs_per_leaf", "target_acceptance", "pool", "tuned")
     lacking = [name for name in needed if name not in group.attrs]

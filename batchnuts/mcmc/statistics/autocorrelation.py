@@ -20,7 +20,7 @@ MANY_CHAINS = 16
 """Chains from which on autocovariances are about the mean of all of them."""
 
 ROUNDS = 6
-"""In which the variance of a mean is found that its own estimate depends on."""
+"""Rounds in which a variance of a mean is found that depends on its own estimate."""
 
 SHORTEST = 1.0
 """The shortest autocorrelation time within chains on their own: what is less cannot be told from few draws."""
@@ -72,7 +72,7 @@ class Autocovariances:
         return products
 
     def about_common_mean(self) -> Array:
-        """The same of distances from the mean of all chains."""
+        """Autocovariances of distances from the mean of all chains."""
         mean = self.mean
         common = mean.mean(axis=1)
         between = self.weighted - (common - self.reference)[:, None] * self.sums

@@ -62,11 +62,11 @@ class ChainMeans:
         return Centre(pooled, mean.var(axis=0) / len(chains))
 
     def saved(self) -> dict[str, NDArray[Any]]:
-        """All of it by name, for `restore`."""
+        """All arrays by name, for `restore`."""
         return dict(vars(self))
 
     def restore(self, saved: dict[str, NDArray[Any]]) -> None:
-        """What `saved` gave of the same chains."""
+        """Take over what `saved` gave of the same chains."""
         for name, array in vars(self).items():
             array[...] = saved[name]
 

@@ -22,7 +22,7 @@ TABLE = 2**20
 """The most values for which all scores are computed once (16 MB); of more, each score is computed when needed."""
 
 _OFFSET = 3 / 8
-"""Blom's, in equation 14 of the paper."""
+"""Blom's offset, in equation 14 of the paper."""
 
 _SIGN, _LOW = np.uint32(2**31), np.uint64(2**32 - 1)
 
@@ -158,7 +158,7 @@ class Ranking:
             low, high = low - int(n), high + int(m)
 
     def _value(self, place: int) -> float:
-        """At a place of all rows, one after another."""
+        """The value at a place of all rows, one after another."""
         return float(self._order.values(place, place + 1)[0])
 
     def _assign(self, out: Ranks, run: range, rank: int) -> None:

@@ -53,7 +53,7 @@ class RhatNoise:
     second: Array
     """[coefficients]: of the denominator."""
     kinds: int
-    """Of how many kinds of R-hat the largest is taken."""
+    """The number of kinds of R-hat of which the largest is taken."""
     largest: float
     """The scale of FEWEST_EFFECTIVE draws: a limit is at most what it would allow if it were known exactly."""
     offset: float = 0.0
@@ -80,7 +80,7 @@ class RhatNoise:
 
 
 def joined_noise(parts: Sequence[RhatNoise]) -> RhatNoise:
-    """That of some coefficients after others, of the same chains."""
+    """The noise of some coefficients after others, of the same chains."""
     scale, second = (np.concatenate([getattr(part, name) for part in parts]) for name in ("scale", "second"))
     return replace(parts[0], scale=scale, second=second)
 

@@ -85,7 +85,7 @@ class RunningSummary:
         """[segments + 1, chains, coefficients]: sums of squares are about the mean."""
         self.pooled_mean = np.zeros(coefficients)
         self.products: Float = np.zeros((coefficients,) * (2 if coefficients <= COVARIANCES else 1))
-        """Of differences from the mean: of all pairs, or squares."""
+        """Sums of products of differences from the mean: of all pairs, or squares."""
         single = np.dtype(dtype) == np.float32
         sketch = datasketches.kll_floats_sketch if single else datasketches.kll_doubles_sketch
         self.dtype = np.float32 if single else np.float64
@@ -137,7 +137,7 @@ class RunningSummary:
         self.pooled_mean += difference * (count / (previous_count + count))
 
     def saved(self) -> dict[str, NDArray[Any]]:
-        """All of it by name, for `restore`."""
+        """All arrays by name, for `restore`."""
         parts = [np.frombuffer(sketch.serialize(), np.uint8) for sketch in self.sketches]
         return {
             **{name: np.asarray(getattr(self, name)) for name in self.ARRAYS},
@@ -146,7 +146,7 @@ class RunningSummary:
         }
 
     def restore(self, saved: dict[str, NDArray[Any]]) -> None:
-        """What `saved` gave, of as many chains and coefficients."""
+        """Take over what `saved` gave, of as many chains and coefficients."""
         for name in self.ARRAYS[1:]:
             getattr(self, name)[...] = saved[name]
         self.count = int(saved["count"])
@@ -324,9 +324,9 @@ class StatisticsTotals:
         self.count = 0
         self.energy_mean, self.energy_squares = np.zeros(chains), np.zeros(chains)
         self.steps, self.last = np.zeros(chains), np.full(chains, np.nan)
-        """Of energies: squared differences from draw to draw, and the last ones."""
+        """Sums of squared differences of energies from draw to draw, and the last energies."""
         self.log_density: NDArray[Any] = np.zeros(chains)
-        """Of the last draws, in the dtype in which it was computed."""
+        """Log-densities of the last draws, in the dtype in which they were computed."""
 
     def add(self, stats: dict[str, NDArray[Any]]) -> None:
         """Add the statistics [chains, draws] of the next draws of all chains."""
@@ -346,12 +346,12 @@ class StatisticsTotals:
         self.count += energy.shape[1]
 
     def saved(self) -> dict[str, NDArray[Any]]:
-        """All of it by name, for `restore`."""
+        """All arrays by name, for `restore`."""
         fields = {name: np.asarray(value) for name, value in vars(self).items() if name != "sums"}
         return fields | {f"sum_{name}": array for name, array in self.sums.items()}
 
     def restore(self, saved: dict[str, NDArray[Any]]) -> None:
-        """What `saved` gave, of as many chains."""
+        """Take over what `saved` gave, of as many chains."""
         self.sums = {name: saved[f"sum_{name}"].copy() for name in self.SUMS}
         for name in vars(self).keys() - {"sums", "count"}:
             setattr(self, name, saved[name])

@@ -43,7 +43,7 @@ class Moments:
     """[chains, 1 + dimension]: of the mean, as a chain's batches tell it; zero where they were not asked for."""
 
     def of(self, chains: NDArray[Any]) -> Moments:
-        """Those of some chains, by number or mask."""
+        """The moments of some chains, by number or mask."""
         return Moments(self.mean[chains], self.variance[chains], self.count[chains], self.squared_error[chains])
 
     @property

@@ -89,11 +89,11 @@ class InterimAnalyses:
         self.last = START
         self.ended: Ended | None = None
         self.seconds = 0.0
-        """Spent here."""
+        """Seconds spent on the analyses."""
 
     @property
     def saved(self) -> SavedInterimAnalyses:
-        """What is left and what was found, for `go_on`."""
+        """The state of the analyses, for `go_on`."""
         return SavedInterimAnalyses(tuple(self.left), self.last, self.ended)
 
     def go_on(self, saved: SavedInterimAnalyses) -> None:
@@ -107,7 +107,7 @@ class InterimAnalyses:
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """What is asked for, and what was found of it last."""
+        """The conditions, with the values that they had at the last analysis."""
         return self.last.conditions or self.rule.conditions()
 
     def remaining(self, seconds_to: Callable[[int], float | None], seconds: float, gradients: int) -> float | None:
@@ -173,5 +173,5 @@ class InterimAnalyses:
             self.values = self.values[:0].copy()  # the rest of the run needs the memory
 
     def _but(self) -> str:
-        """What was missing when it was looked at last, if anything."""
+        """A clause with what was missing at the last analysis, if anything."""
         return f"; {self.last.missing}" if self.last.missing else ""

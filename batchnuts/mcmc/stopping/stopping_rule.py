@@ -67,7 +67,7 @@ class Decision:
     worst: int = 0
     """The coefficient that is furthest from a condition, among those that were looked at."""
     missing: str = ""
-    """Which condition does not hold of it, if any, in words."""
+    """The condition that does not hold of that coefficient, if any, in words."""
     conditions: tuple[Condition, ...] = ()
     """Each with the worst that was found of it, now or at an earlier interim analysis."""
     not_before: float = 0.0
@@ -79,7 +79,7 @@ class Decision:
 
 
 START = Decision(None)
-"""What is known before the first interim analysis."""
+"""The decision before the first interim analysis."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class StoppingRule:
         return replace(decision, reason=f"{reason} of each chain")
 
     def _met(self, conditions: tuple[Condition, ...]) -> str:
-        """That all conditions hold, in words; conditions: with their values."""
+        """A clause that says that all conditions hold; conditions: with their values."""
         names = self.until.parameters
         subject = (
             f"{', '.join(names)} {'has' if len(names) == 1 else 'have'}" if names else "all sampled parameters have"
@@ -180,7 +180,7 @@ class StoppingRule:
         return f"{subject} {' and '.join(filter(None, [', '.join(clauses[:-1]), clauses[-1]]))}"
 
     def conditions(self) -> tuple[Condition, ...]:
-        """Those that are asked for, with nothing found."""
+        """The conditions that are asked for, without values."""
         return tuple(Condition(name, math.nan, float(getattr(self.until, name))) for name in self.until.conditions)
 
     def _first_missing(self, draws: NDArray[Any], last: Decision) -> Decision:
@@ -273,7 +273,7 @@ class StoppingRule:
         return {**statistics, "rhat": statistics["r_hat"]}, bounds
 
     def _unmet(self, name: str, condition: str, value: float, bound: float) -> str:
-        """That a condition does not hold of a coefficient, in words."""
+        """A clause that says that a condition does not hold of a coefficient."""
         if np.isnan(value):
             return f"{name} did not move, or is not finite"
         if condition == "rhat":

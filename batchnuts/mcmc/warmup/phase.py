@@ -76,13 +76,13 @@ class InWarmup:
     window: int = 0
     """The number of the next one; CHECK for that of an earlier run's tuning."""
     before: Pooled | None = None
-    """After the last one, where windows are compared."""
+    """The pooled results of the last window, where windows are compared."""
     missing: tuple[str, ...] = ("there was one window only",)
-    """In what the last two differ."""
+    """The differences of the last two windows, in words."""
     checked: str = ""
     """What did not fit in an earlier run's tuning, in words."""
     made: tuple[WindowTuning, ...] = ()
-    """What windows so far came to."""
+    """The tuning that each window so far came to."""
     restarted: tuple[int, ...] = ()
     """The numbers of chains that started again."""
     not_numbers: int = 0
