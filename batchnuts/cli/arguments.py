@@ -40,13 +40,13 @@ def _parser(configs: Sequence[str]) -> argparse.ArgumentParser:
         "SIGHUP, each with the draws so far saved, and a checkpoint to go on from.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    begun = parser.add_mutually_exclusive_group(required=True)
-    begun.add_argument(
+    run_options = parser.add_mutually_exclusive_group(required=True)
+    run_options.add_argument(
         "--resume",
         metavar="RUN",
         help="go on with a run that was killed or interrupted, from its last checkpoint; RUN: the path of its output",
     )
-    begun.add_argument(
+    run_options.add_argument(
         "--config",
         metavar="FILE",
         help=f"YAML file: a path, or the name of a packaged config ({', '.join(configs)})",

@@ -104,10 +104,10 @@ def new_rows(
     """Copies of the rows of some lanes that come after the first `recorded` [n] transitions, if any; else as for
     Storage.record. The numbers of chains are kept."""
     low = np.maximum(first, recorded)
-    some = low < last
-    if not some.any():
+    has_new = low < last
+    if not has_new.any():
         return None
-    chains, lanes, first, last, low = (array[some] for array in (chains, lanes, first, last, low))
+    chains, lanes, first, last, low = (array[has_new] for array in (chains, lanes, first, last, low))
     rows = (low - first)[:, None] + np.arange(int((last - low).max()))
     rows = np.minimum(rows, records.lp.shape[1] - 1)
     copies: Record = map_leaves(lambda array: array[lanes[:, None], rows], records)

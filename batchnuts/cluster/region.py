@@ -89,7 +89,7 @@ class RegionStorage(PassedOn):
         self._gather(block)
         self.previous = block.position[:, -1].copy()
         self.written += rows
-        self.rows = [some for some in self.rows if int(some.last.max()) > start + rows]
+        self.rows = [entry for entry in self.rows if int(entry.last.max()) > start + rows]
 
     def _gather(self, block: Record) -> None:
         divergences = divergences_of_block(block, self.written, self.previous)
@@ -112,19 +112,19 @@ class RegionStorage(PassedOn):
 def assembled(like: Record, chains: int, rows: list[Rows], start: int, count: int) -> Record:
     """Transitions [start, start + count) of all chains of a group: arrays [chains, count, ...]."""
     block: Record = map_leaves(lambda a: np.zeros((chains, count, *a.shape[2:]), a.dtype), like)
-    for some in rows:
-        low, high = np.maximum(some.first, start), np.minimum(some.last, start + count)
+    for entry in rows:
+        low, high = np.maximum(entry.first, start), np.minimum(entry.last, start + count)
         size = np.maximum(high - low, 0)
         if not size.any():
             continue
         offset = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
-        source = np.repeat(np.arange(len(size)), size), np.repeat(low - some.first, size) + offset
-        target = np.repeat(some.chains, size), np.repeat(low - start, size) + offset
+        source = np.repeat(np.arange(len(size)), size), np.repeat(low - entry.first, size) + offset
+        target = np.repeat(entry.chains, size), np.repeat(low - start, size) + offset
 
         def write_rows(to: NDArray[Any], array: NDArray[Any], s: Any = source, t: Any = target) -> None:
             to[t] = array[s]
 
-        map_leaves(write_rows, block, some.records)
+        map_leaves(write_rows, block, entry.records)
     return block
 
 

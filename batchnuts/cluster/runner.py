@@ -97,8 +97,8 @@ class OnCluster(ChainExecution):
         arrays = tuple(np.asarray(array) for array in arrays)
         calls = []
         for first in range(0, chains, size):
-            some = tuple(array[first : first + size] for array in arrays)
-            calls.append((self.name, *leading, some if leading else some[0]))
+            part = tuple(array[first : first + size] for array in arrays)
+            calls.append((self.name, *leading, part if leading else part[0]))
         results = self.tasks.all(function, calls, self.model)
         return tuple(np.concatenate(parts) for parts in zip(*results, strict=True))
 

@@ -163,10 +163,10 @@ class Session:
     def own_machine(self, depth: int | None) -> ChainMachine:
         """The machine for one group, whose stacks may grow without the others'."""
         assert self.machine is not None, "it is compiled first"
-        own = copy.copy(self.machine)
+        machine = copy.copy(self.machine)
         if depth is not None:
-            own.set_stack_depth(depth)
-        return own
+            machine.set_stack_depth(depth)
+        return machine
 
     def evaluated(self, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Log-density and gradient at positions [n, dimension]."""

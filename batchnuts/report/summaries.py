@@ -145,12 +145,12 @@ def energies(values: NDArray[Any]) -> tuple[Floats, Floats]:
     """Energies less their mean, and their changes from draw to draw: as many of the values [chain, draw] as a histogram
     takes."""
     chains, draws = values.shape
-    some = values.reshape(-1)[thinned(values.size, HISTOGRAM_VALUES)].astype(np.float64)
+    selected = values.reshape(-1)[thinned(values.size, HISTOGRAM_VALUES)].astype(np.float64)
     if draws < 2:
-        return some - values.mean(dtype=np.float64), np.empty(0)
+        return selected - values.mean(dtype=np.float64), np.empty(0)
     chain, draw = np.divmod(thinned(chains * (draws - 1), HISTOGRAM_VALUES), draws - 1)
     changes = values[chain, draw + 1].astype(np.float64) - values[chain, draw]
-    return some - values.mean(dtype=np.float64), changes
+    return selected - values.mean(dtype=np.float64), changes
 
 
 def counts_of(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -419,7 +419,7 @@ def _portions(chains: int, draws: int, count: int, item: int) -> tuple[int, int,
 
 
 def _in_parts(
-    blocks: Sequence[DrawBlock], wanted: set[str], of: Callable[[Reduced], Any]
+    blocks: Sequence[DrawBlock], wanted: set[str], reduction: Callable[[Reduced], Any]
 ) -> Iterator[tuple[slice, Any]]:
     """What a function gives of the reduced draws of some coefficients after others, with their numbers."""
     chains, draws, _ = blocks[0].shape
@@ -431,7 +431,7 @@ def _in_parts(
         reduced = reduce_draws(values, wanted, scores)
         if not reduced.finite.all():
             raise DiagnosticsError("Some draws are NaN or infinite; they cannot be summarised.")
-        return of(reduced)
+        return reduction(reduced)
 
     with ThreadPoolExecutor(threads) as pool:
         for start in range(0, count, width):

@@ -342,8 +342,8 @@ def _advice(diagnostics: Diagnostics, run: RunMade, lowest: float) -> Iterator[s
 
 def _on_disagreement(diagnostics: Diagnostics, run: RunMade) -> str:
     """What to do where R-hat is above its limit, or differences between chains last."""
-    of = "R-hat" if diagnostics.nested is None else "nested R-hat"
-    symptom = f"{of} above {diagnostics.limit:.4g}" if not diagnostics.agrees else "differences between them last"
+    kind = "R-hat" if diagnostics.nested is None else "nested R-hat"
+    symptom = f"{kind} above {diagnostics.limit:.4g}" if not diagnostics.agrees else "differences between them last"
     if run.until is None:
         more = "double draws, and warmup where its length is fixed"
     elif (rhat_limit := run.until.get("rhat")) is None:

@@ -82,13 +82,13 @@ def density_failure(model: Model, error: BaseException, when: str) -> ModelError
     if match is None:
         return None
     message = match.group(1) or match.group(0)
-    noted = re.search(
+    location = re.search(
         r"\s*\[?\(at (.*?:\d+)\)\]?", message
     )  # by pfor; of a twin, TensorFlow's list of frames has the line
     frames = re.findall(r'File "(.*?)", line (\d+)', text)
-    own = [f"{file}:{line}" for file, line in frames if file in _files_of(model)]
-    place = noted.group(1) if noted is not None else own[-1] if own else None
-    message = message if noted is None else message.replace(noted.group(0), "")
+    own_places = [f"{file}:{line}" for file, line in frames if file in _files_of(model)]
+    place = location.group(1) if location is not None else own_places[-1] if own_places else None
+    message = message if location is None else message.replace(location.group(0), "")
     return ModelError(
         f"Model {model.name!r}: an assertion in its log-density{f' at {place}' if place else ''} does not hold "
         f"({when}): {message.strip()}. It ends the run. Where such a place is to be outside of the support, and a "

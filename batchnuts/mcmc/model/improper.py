@@ -52,7 +52,7 @@ def refuse_improper(model: Model, engine: Engine, positions: NDArray[Any], gradi
 
     def same_everywhere(columns: NDArray[np.int64], moves: tuple[float, ...]) -> bool:
         compared = False
-        for row in at:
+        for row in tried:
             reference = value(row)
             if not np.isfinite(reference):
                 continue
@@ -62,7 +62,7 @@ def refuse_improper(model: Model, engine: Engine, positions: NDArray[Any], gradi
         return compared
 
     random_positions = np.random.default_rng(0).uniform(-2.0, 2.0, (POSITIONS, model.dimension)).astype(positions.dtype)
-    at = np.concatenate([positions[:POSITIONS], random_positions])
+    tried = np.concatenate([positions[:POSITIONS], random_positions])
     for variable, columns in suspects:
         flat = columns[(slope[columns] == 0) | (slope[columns] == 1)]
         if same_everywhere(flat, _REAL_MOVES if isinstance(variable.support, Real) else _LOG_MOVES):

@@ -29,14 +29,14 @@ class NaturalParameters:
 
     def has(self, name: str) -> list[int]:
         """The elements that a name stands for: `theta` for all of them, `theta[3]` for one."""
-        return [i for i, own in enumerate(self.names) if own == name or own.startswith(f"{name}[")]
+        return [i for i, element in enumerate(self.names) if element == name or element.startswith(f"{name}[")]
 
     def of(self, indices: Sequence[int]) -> NaturalParameters:
-        """Some of them."""
-        every = self.values
+        """Some of the elements, by number."""
+        all_values = self.values
         return NaturalParameters(
             tuple(self.names[i] for i in indices),
-            lambda position: every(position)[:, indices],
+            lambda position: all_values(position)[:, indices],
             tuple(self.may_be_constant[i] for i in indices),
         )
 
@@ -49,22 +49,22 @@ class NaturalParameters:
 
 
 def natural_parameters(
-    model: Model, engine: Engine, execution: ExecutionSettings, seed: int, asked: Sequence[str] | None, key: str
+    model: Model, engine: Engine, execution: ExecutionSettings, seed: int, requested: Sequence[str] | None, key: str
 ) -> NaturalParameters:
     """The parameters that are asked for, by the names of the summary: `theta` for all its elements, `theta[3]` for one.
 
-    asked None: all variables; of a model that does not report its variables, all quantities that it generates instead.
+    requested None: all variables; of a model that does not report its variables, all quantities that it generates instead.
     Quantities that it generates besides can be asked for by name.
 
     Raises SettingsError, which names the setting `key`, for names that there are not.
     """
     parameters = _variables(model) if model.reports_variables else NaturalParameters((), _nothing, ())
-    unknown = [] if asked is None else [name for name in asked if not parameters.has(name)]
+    unknown = [] if requested is None else [name for name in requested if not parameters.has(name)]
     if not model.reports_variables or (unknown and model.generated is not None):
         parameters = parameters + _generated(model, engine, execution, seed)
-    if asked is None:
+    if requested is None:
         return parameters
-    if unknown := [name for name in asked if not parameters.has(name)]:
+    if unknown := [name for name in requested if not parameters.has(name)]:
         variable_names = list(dict.fromkeys(name.partition("[")[0] for name in parameters.names))
         raise SettingsError(
             "\n".join(
@@ -76,7 +76,7 @@ def natural_parameters(
                 for name in unknown
             )
         )
-    return parameters.of(sorted({i for name in asked for i in parameters.has(name)}))
+    return parameters.of(sorted({i for name in requested for i in parameters.has(name)}))
 
 
 def _nothing(position: NDArray[Any]) -> NDArray[Any]:

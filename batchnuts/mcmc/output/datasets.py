@@ -137,21 +137,23 @@ def progress(history: History, attributes: Attributes) -> Group:
 
 def adaptation(draws: Draws, model: Model, means: ChainMeans, attributes: Attributes) -> Group:
     """The metric, the step sizes and where chains ended: what a later run may take over. means: of all draws."""
-    entries, own = tuning_of(draws, model, means)
-    own |= {
+    entries, own_attributes = tuning_of(draws, model, means)
+    own_attributes |= {
         "made_with": json.dumps(made_with(draws.execution.backend)),
         "model_described": json.dumps(described(model)),
     }
-    return Group.of(entries, {"chain": draws.chains, "coefficient": model.free_names()}, {**attributes, **own})
+    return Group.of(
+        entries, {"chain": draws.chains, "coefficient": model.free_names()}, {**attributes, **own_attributes}
+    )
 
 
 def unfinished(
     entries: Entries, draws: Draws, numbers: NDArray[np.int64], layout: Layout, attributes: Attributes
 ) -> Group:
     """Draws `complete` to `max(done)`, by their `numbers`: it goes on where the posterior stops."""
-    every: Mapping[str, Any] = {**entries, "draws_done": (("chain",), draws.first + draws.done[draws.chains])}
+    arrays: Mapping[str, Any] = {**entries, "draws_done": (("chain",), draws.first + draws.done[draws.chains])}
     samples = {"chain": draws.chains, "draw": numbers[layout.content.kept(numbers)]}
-    return group_of(every, samples, layout.model.labels(), attributes)
+    return group_of(arrays, samples, layout.model.labels(), attributes)
 
 
 def divergences(

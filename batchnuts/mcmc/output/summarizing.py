@@ -121,15 +121,15 @@ class SummarySink(Sink):
             entries = groups["posterior"]
             if self.coefficients is None:
                 self.coefficients = Coefficients(entries, self.layout.model.labels())
-            of = self.coefficients
-            if entries.keys() - of.places.keys():
+            coefficients = self.coefficients
+            if entries.keys() - coefficients.places.keys():
                 raise ModelError(
                     f"Model {self.layout.model.name!r}: its function generated, which gives all that is reported, "
                     "fails for some draws."
                 )
             if not start:
-                values = np.empty((len(chains), rows, len(of.names)), of.dtype)
-            of.put(entries, values[part])
+                values = np.empty((len(chains), rows, len(coefficients.names)), coefficients.dtype)
+            coefficients.put(entries, values[part])
         if self.running is None or self.totals is None:
             self.running = RunningSummary(len(chains), self.transitions, values.shape[2], values.dtype)
             self.totals = StatisticsTotals(len(chains))
@@ -245,20 +245,20 @@ class SummaryRun(Stream):
             if rows:
                 sink.add(block, draws.chains, rows)
         storage.close()
-        running, totals, of = sink.running, sink.totals, sink.coefficients
+        running, totals, coefficients = sink.running, sink.totals, sink.coefficients
         log_density = np.zeros((1, 1)) if totals is None else totals.log_density[:, None]
         attributes = attributes_of(draws, self.model, self.config, log_density)
         layout = Layout(self.model, self.content, draws.execution, draws.settings.seed)
         groups = datasets_of(other_groups(draws, self.model, layout, attributes))
-        if running is not None and totals is not None and of is not None:
+        if running is not None and totals is not None and coefficients is not None:
             groups["summary"] = summary_group(
                 running,
                 totals,
-                of.names,
+                coefficients.names,
                 draws.chains,
                 count_superchains(draws.settings),
                 {**attributes, **statistics_attributes(draws)},
-                of.may_be_constant,
+                coefficients.may_be_constant,
             )
         groups["adaptation"] = adaptation(draws, self.model, storage.means, attributes).dataset()
         if not keep:

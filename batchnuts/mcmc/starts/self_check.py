@@ -77,13 +77,13 @@ def check(model: Model, seed: int = 0) -> ModelCheck:
     findings += [_jacobian(variable, engine, rng) for variable in model.variables if not variable.is_real]
     if finite.any():
         chosen = np.flatnonzero(finite)[:TRIED]
-        at, values, gradients = positions[chosen], log_density[chosen], gradient[chosen]
-        findings.append(_repeated(model, engine, at[0]))
+        positions_tried, values, gradients = positions[chosen], log_density[chosen], gradient[chosen]
+        findings.append(_repeated(model, engine, positions_tried[0]))
         if model.natural_scale is not None:
             certain = np.argsort(np.where(finite, np.abs(log_density), np.inf))[: len(chosen)]
             findings.append(_jacobian_of_library(model, engine, model.natural_scale(), positions[certain]))
-        findings.append(_batch(model, engine, at, values, gradients))
-        findings.append(_gradient(model, engine, at, gradients, rng))
+        findings.append(_batch(model, engine, positions_tried, values, gradients))
+        findings.append(_gradient(model, engine, positions_tried, gradients, rng))
     if has_quantities(model) or model.of_data:
         findings.append(_quantities(model, engine, positions[0]))
     return ModelCheck(tuple(findings))
@@ -103,10 +103,10 @@ def _starts(finite: NDArray[np.bool_], log_density: NDArray[Any], reasons: list[
     return Finding("starts", count >= ENOUGH_STARTS * total, ". ".join([message, *reasons]).removesuffix("."))
 
 
-def _repeated(model: Model, engine: Engine, at: NDArray[Any]) -> Finding:
+def _repeated(model: Model, engine: Engine, position: NDArray[Any]) -> Finding:
     """The log-density [] at one position, from two functions that are traced one after the other."""
     library = engine.library
-    values = [float(np.asarray(library.compiled(_untraced(model))(library.tensor(at)))) for _ in range(2)]
+    values = [float(np.asarray(library.compiled(_untraced(model))(library.tensor(position)))) for _ in range(2)]
     differ = abs(values[0] - values[1])
     same = differ <= AGREEMENT * math.sqrt(np.finfo(model.dtype).eps) * max(abs(values[0]), 1e-30)
     message = f"two evaluations at one position differ by {differ:.2g}"
@@ -160,7 +160,7 @@ def _log_volume(matrix: NDArray[Any]) -> float:
     return float(np.linalg.slogdet(matrix)[1])
 
 
-def _jacobian_of_library(model: Model, engine: Engine, natural: NaturalScale, at: NDArray[Any]) -> Finding:
+def _jacobian_of_library(model: Model, engine: Engine, natural: NaturalScale, tried: NDArray[Any]) -> Finding:
     """At positions [n, dimension]: how much the log-density there is above that of the values in the natural scale,
     beside log |det| of the derivatives of these values, in the model's dtype.
 
@@ -178,9 +178,9 @@ def _jacobian_of_library(model: Model, engine: Engine, natural: NaturalScale, at
     def row(x: Any, weights: Any) -> Any:
         return library.value_and_gradient(lambda y: ops.sum(values_of(y) * weights), x)[1]
 
-    if len(at) < 2:
+    if len(tried) < 2:
         return Finding(name, True, "not compared: that takes two initial positions with a finite log-density")
-    positions = [library.tensor(x) for x in at]
+    positions = [library.tensor(x) for x in tried]
     (size,) = library.result_shapes(values_of, positions[0])
     if size > MOST_ELEMENTS:
         return Finding(name, True, f"not compared: more than {MOST_ELEMENTS} elements")
@@ -229,10 +229,12 @@ def _first_independent(matrix: NDArray[Any]) -> list[int]:
     return chosen
 
 
-def _batch(model: Model, engine: Engine, at: NDArray[Any], values: NDArray[Any], gradients: NDArray[Any]) -> Finding:
+def _batch(
+    model: Model, engine: Engine, positions: NDArray[Any], values: NDArray[Any], gradients: NDArray[Any]
+) -> Finding:
     library = engine.library
     alone = library.differentiated(model.flat_log_density)
-    results = [alone(library.tensor(x)) for x in at]
+    results = [alone(library.tensor(x)) for x in positions]
     one_by_one = (np.array([np.asarray(v) for v, _ in results]), np.stack([np.asarray(g) for _, g in results]))
     worst = max(_distance(a, b) for a, b in zip((values, gradients), one_by_one, strict=True))
     by_hand = " (by hand)" if model.batched_value_and_gradient is not None else ""
@@ -245,7 +247,7 @@ def _distance(values: NDArray[Any], reference: NDArray[Any]) -> float:
 
 
 def _gradient(
-    model: Model, engine: Engine, at: NDArray[Any], gradients: NDArray[Any], rng: np.random.Generator
+    model: Model, engine: Engine, positions: NDArray[Any], gradients: NDArray[Any], rng: np.random.Generator
 ) -> Finding:
     """Along random directions: central differences with two steps, whose difference shows how good they are."""
     library = engine.library
@@ -255,7 +257,7 @@ def _gradient(
         return float(np.asarray(density(library.tensor(x.astype(model.dtype)))))
 
     worst, bad = 0.0, 0
-    for x, gradient in zip(at.astype("float64"), gradients.astype("float64"), strict=True):
+    for x, gradient in zip(positions.astype("float64"), gradients.astype("float64"), strict=True):
         direction = rng.normal(size=len(x))
         direction /= np.linalg.norm(direction)
         expected = float(gradient @ direction)
@@ -271,8 +273,8 @@ def _gradient(
     message = f"differs from finite differences by a relative error of {worst:.1g} at most"
     if bad:
         message += (
-            f"; more than their error at {bad} of {len(at)} positions: is the log-density smooth, and is its gradient "
-            "defined by hand?"
+            f"; more than their error at {bad} of {len(positions)} positions: is the log-density smooth, and is its "
+            "gradient defined by hand?"
         )
     return Finding("gradient", not bad, message)
 

@@ -32,11 +32,11 @@ class ChainMeans:
     ) -> None:
         """The next draws of some chains [n]: the first `count` [n] of position [n, draws, dimension], step_size [n,
         draws]."""
-        some = count > 0
-        if not some.any():
+        has_new = count > 0
+        if not has_new.any():
             return
-        if not some.all():
-            chains, position, step_size, count = chains[some], position[some], step_size[some], count[some]
+        if not has_new.all():
+            chains, position, step_size, count = chains[has_new], position[has_new], step_size[has_new], count[has_new]
         rows = np.arange(len(chains))
         begins = self.count[chains] == 0
         self.first[chains[begins]] = position[begins, 0]

@@ -110,25 +110,25 @@ def parts_of(block: DrawBlock, columns: slice = slice(None)) -> Iterator[tuple[s
         of_chains, of_draws, at_once = 1, 1, BLOCK
         start, stop, _ = columns.indices(count)
         column_parts = [slice(start, stop)]
-    for some in column_parts:
-        width = max(1, some.stop - some.start)
+    for column_part in column_parts:
+        width = max(1, column_part.stop - column_part.start)
         # as many draws of as few chains as the file holds together; where that is all of them, of more chains
         long = min(of_draws * max(1, at_once // (of_chains * of_draws * width)), draws)
         wide = of_chains * max(1, at_once // max(1, of_chains * long * width)) if long == draws else of_chains
         for first in range(0, chains, wide):
             for begin in range(0, draws, max(1, long)):
                 part = slice(first, min(first + wide, chains)), slice(begin, min(begin + long, draws))
-                yield *part, some, block[*part, some]
+                yield *part, column_part, block[*part, column_part]
 
 
 def rows_of(block: DrawBlock, numbers: NDArray[np.integer[Any]]) -> NDArray[Any]:
     """Some draws [draws, coefficients] by ascending numbers, counted through all chains one after another."""
-    of_chain, at = np.divmod(numbers, max(1, block.shape[1]))
+    of_chain, draw = np.divmod(numbers, max(1, block.shape[1]))
     rows = np.empty((len(numbers), block.shape[2]), block.dtype)
     for chains, draws, columns, values in parts_of(block):
         low, high = np.searchsorted(of_chain, (chains.start, chains.stop))
-        inside = low + np.flatnonzero((draws.start <= at[low:high]) & (at[low:high] < draws.stop))
-        rows[inside, columns] = values[of_chain[inside] - chains.start, at[inside] - draws.start]
+        inside = low + np.flatnonzero((draws.start <= draw[low:high]) & (draw[low:high] < draws.stop))
+        rows[inside, columns] = values[of_chain[inside] - chains.start, draw[inside] - draws.start]
     return rows
 
 
@@ -148,12 +148,12 @@ def columns_of(blocks: Sequence[DrawBlock], columns: slice) -> NDArray[Any]:
         start += width
     dtype = np.float32 if all(block.dtype == np.float32 for block, _ in parts) else np.float64
     result = np.empty((columns.stop - columns.start, chains, draws), dtype)
-    at = 0
+    offset = 0
     for block, part in parts:
-        for some_chains, some_draws, some, values in parts_of(block, part):
-            first = at + some.start - part.start
+        for some_chains, some_draws, columns_read, values in parts_of(block, part):
+            first = offset + columns_read.start - part.start
             result[first : first + values.shape[2], some_chains, some_draws] = values.transpose(2, 0, 1)
-        at += part.stop - part.start
+        offset += part.stop - part.start
     return result
 
 
@@ -168,13 +168,13 @@ def some_columns(blocks: Sequence[DrawBlock], indices: Sequence[int]) -> list[ND
         width = block.shape[2]
         inside = sorted({index - start for index in indices if start <= index < start + width})
         if inside:
-            own = {place: np.empty(block.shape[:2], block.dtype) for place in inside}
-            for near in _together(block, inside):
-                for some_chains, some_draws, part, values in parts_of(block, slice(near[0], near[-1] + 1)):
-                    for place in near:
+            column_of = {place: np.empty(block.shape[:2], block.dtype) for place in inside}
+            for group in _together(block, inside):
+                for some_chains, some_draws, part, values in parts_of(block, slice(group[0], group[-1] + 1)):
+                    for place in group:
                         if part.start <= place < part.stop:
-                            own[place][some_chains, some_draws] = values[:, :, place - part.start]
-            by_index |= {start + place: column for place, column in own.items()}
+                            column_of[place][some_chains, some_draws] = values[:, :, place - part.start]
+            by_index |= {start + place: column for place, column in column_of.items()}
         start += width
     return [by_index[index] for index in indices]
 

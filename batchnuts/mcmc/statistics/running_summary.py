@@ -98,23 +98,25 @@ class RunningSummary:
         with np.errstate(invalid="ignore", over="ignore"):  # generated quantities may be anything
             for start in range(0, self.chains, step):
                 part = slice(start, min(start + step, self.chains))
-                some = values[part].astype(np.float64)
+                part_values = values[part].astype(np.float64)
                 for segment, place, rows in self._pieces(draws):
-                    self._add_to_segment(segment, part, place, some[:, rows])
-                self._add_to_all(self.count * self.chains + part.start * draws, some.reshape(-1, self.coefficients))
+                    self._add_to_segment(segment, part, place, part_values[:, rows])
+                self._add_to_all(
+                    self.count * self.chains + part.start * draws, part_values.reshape(-1, self.coefficients)
+                )
         for sketch, column in zip(self.sketches, np.moveaxis(values, 2, 0)):
             sketch.update(np.ascontiguousarray(column, dtype=self.dtype).reshape(-1))
         self.count += draws
 
     def _pieces(self, draws: int) -> Iterator[tuple[int, int, slice]]:
         """Of the next draws: the segment, how many draws are in it already, and which ones come to it."""
-        at, end = self.count, self.count + draws
-        while at < end:
-            segment = min(at // self.length, self.segments) if self.segments else 0
+        position, end = self.count, self.count + draws
+        while position < end:
+            segment = min(position // self.length, self.segments) if self.segments else 0
             begins = segment * self.length
             stop = end if segment == self.segments else min(end, begins + self.length)
-            yield segment, at - begins, slice(at - self.count, stop - self.count)
-            at = stop
+            yield segment, position - begins, slice(position - self.count, stop - self.count)
+            position = stop
 
     def _add_to_segment(self, segment: int, chains: slice, previous_count: int, values: Float) -> None:
         mean = values.mean(axis=1)

@@ -107,8 +107,8 @@ def moments_of(
             values = position[part, :, :]
             for start in range(0, dimension, BLOCK):
                 columns = slice(1 + start, 1 + start + BLOCK)
-                some = values[:, :, start : start + BLOCK]
-                mean[part, columns], variance[part, columns], error[part, columns] = _reduced(some, weight, batches)
+                block = values[:, :, start : start + BLOCK]
+                mean[part, columns], variance[part, columns], error[part, columns] = _reduced(block, weight, batches)
     return Moments(mean, variance, count.astype(np.int64), error)
 
 

@@ -157,9 +157,9 @@ class InterimAnalyses:
         evaluated, at_once = len(self.values), max(1, AT_ONCE // position[:, :1].size)
         self.values.resize((point, *self.values.shape[1:]), refcheck=False)
         for start in range(evaluated, point, at_once):
-            some = position[:, start : min(start + at_once, point)]
-            rows = self.parameters.values(some.reshape(-1, position.shape[2]))
-            self.values[start : start + some.shape[1]] = rows.reshape(*some.shape[:2], -1).transpose(1, 0, 2)
+            part = position[:, start : min(start + at_once, point)]
+            rows = self.parameters.values(part.reshape(-1, position.shape[2]))
+            self.values[start : start + part.shape[1]] = rows.reshape(*part.shape[:2], -1).transpose(1, 0, 2)
         if point == self.max_draws:  # what is missing in the end is said of all draws
             self.last = replace(self.last, not_before=0.0)
         self.last = self.rule.decide(self.values.transpose(1, 0, 2), gradients, self.last)

@@ -206,14 +206,18 @@ class StoppingRule:
                     values = statistics[condition][largest], bounds[condition][largest]
                     worst[condition] = float(of_all[largest]), float(values[0]), float(values[1])
             if (short > 0).any():
-                row, at = np.unravel_index(short.argmax(), short.shape)
-                name, condition = self.names[part[at]], conditions[row]
-                at_worst = {c: (float(statistics[c][at]), float(bounds[c][at])) for c in conditions}
+                row, worst_column = np.unravel_index(short.argmax(), short.shape)
+                name, condition = self.names[part[worst_column]], conditions[row]
+                at_worst = {c: (float(statistics[c][worst_column]), float(bounds[c][worst_column])) for c in conditions}
                 reason = self._unmet(name, condition, *at_worst[condition])
-                failing = [c for c, of_all in zip(conditions, short, strict=True) if of_all[at] > 0]
+                failing = [c for c, of_all in zip(conditions, short, strict=True) if of_all[worst_column] > 0]
                 all_conditions = self._current_conditions(worst, last)
                 return Decision(
-                    None, int(part[at]), reason, all_conditions, *_when({c: at_worst[c] for c in failing}, length)
+                    None,
+                    int(part[worst_column]),
+                    reason,
+                    all_conditions,
+                    *_when({c: at_worst[c] for c in failing}, length),
                 )
         all_conditions = self._current_conditions(worst, last)
         if self.until.rhat is not None:
@@ -237,9 +241,9 @@ class StoppingRule:
             chain = int(evidence.mask.argmax())
             worst = int(evidence.furthest[chain])
             also = f" and {evidence.mask.sum() - 1} more" if evidence.mask.sum() > 1 else ""
-            away = f"chain {chain}{also} stays away from all others, in {self.names[worst]}"
+            reason = f"chain {chain}{also} stays away from all others, in {self.names[worst]}"
             stuck = Condition("stuck_chains", float(evidence.mask.sum()), 0.0)
-            return Decision(None, worst, away, (*conditions, stuck))
+            return Decision(None, worst, reason, (*conditions, stuck))
         worst = int(evidence.persistence.argmax())
         lasting = evidence.persistence[worst]
         if self.nested and lasting > PERSISTENCE_LIMIT:
