@@ -53,7 +53,7 @@ def natural_parameters(
 ) -> NaturalParameters:
     """The parameters that are asked for, by the names of the summary: `theta` for all its elements, `theta[3]` for one.
 
-    requested None: all variables; of a model that does not report its variables, all quantities that it generates instead.
+    requested None: all variables; of a model that does not report its variables, all quantities that it generates.
     Quantities that it generates besides can be asked for by name.
 
     Raises SettingsError, which names the setting `key`, for names that there are not.
