@@ -27,7 +27,7 @@ WITHOUT: Mapping[str, str] = {
     "metrics": "the metrics compared",
     "gym_targets": "the targets of the Inference Gym",
 }
-"""Those that print a table."""
+"""Experiments without a picture, which print a table."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -44,8 +44,8 @@ def _picture(results: AnswerResults, goals: list[int]) -> Any:
     )
     for goal, place in zip(goals, axes, strict=True):
         for number, (name, curve) in enumerate(config.curves.items()):
-            found = [(index, results.seconds(name, problem, goal)) for index, problem in enumerate(problems)]
-            points = [(value, index) for index, value in found if value is not None]
+            measured = [(index, results.seconds(name, problem, goal)) for index, problem in enumerate(problems)]
+            points = [(value, index) for index, value in measured if value is not None]
             style = {"color": f"C{number}", "markersize": 5 if curve.ours else 4}
             if points:
                 x, y = [value.value for value, _ in points], [index for _, index in points]

@@ -62,8 +62,8 @@ def tables(results: Results) -> str:
     """Ours beside the best peer, then every measure on every target."""
     parts = []
     for problem, settings in results.config.problems.items():
-        if found := comparison_table(results, "ess_per_second", problem):
-            parts += [f"{settings.label}:", found]
+        if text := comparison_table(results, "ess_per_second", problem):
+            parts += [f"{settings.label}:", text]
     if parts:
         parts.insert(0, COMPARED)
     return "\n\n".join([*parts, measure_tables(results, MEASURES)])
@@ -80,12 +80,12 @@ def as_json(results: Results) -> str:
     """{target: {curve: {chains: {measure: {value, low, high, repetitions}}}}}, and for ours "over_best_peer", which
     also names the peer's curve."""
     config = results.config
-    found: dict[str, Any] = {}
+    content: dict[str, Any] = {}
 
-    def note(problem: str, curve: str, chains: int, key: str, value: Value, **others: str) -> None:
+    def note(problem: str, curve: str, chains: int, key: str, value: Value, **extra: str) -> None:
         figures = {"value": value.value, "low": value.low, "high": value.high, "repetitions": value.repetitions}
-        point = found.setdefault(problem, {}).setdefault(curve, {}).setdefault(str(chains), {})
-        point[key] = {**figures, **others}
+        point = content.setdefault(problem, {}).setdefault(curve, {}).setdefault(str(chains), {})
+        point[key] = {**figures, **extra}
 
     for problem in config.problems:
         for curve in config.curves:
@@ -94,7 +94,7 @@ def as_json(results: Results) -> str:
                     note(problem, curve, value.size, measure, value)
         for point in compared(results, "ess_per_second", problem):
             note(problem, point.curve, point.chains, "over_best_peer", point.ratio, peer=point.best.curve)
-    return json.dumps(found, indent=1) + "\n"
+    return json.dumps(content, indent=1) + "\n"
 
 
 EXPERIMENT = Experiment(

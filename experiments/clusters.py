@@ -66,7 +66,7 @@ class PlanOptions(Settings):
 
 @dataclass
 class Costs:
-    """What was measured of one run."""
+    """Figures that were measured in one run."""
 
     wall: float = 0.0
     """Seconds of warmup and draws."""
@@ -74,7 +74,7 @@ class Costs:
     own: float = 0.0
     """Seconds of the processor, of the process of the run, during the run."""
     workers: float = 0.0
-    """Likewise of all workers."""
+    """Seconds of processors of all workers."""
     transitions: int = 0
     tasks: int = 0
     taking: float = 0.0
@@ -108,9 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     measured = {}
     for place in (0, *run.workers):
-        found = [one_run(model, run, place) for _ in range(run.repetitions)]
-        measured[place] = found
-        print(row_of(place, found, run), flush=True)
+        costs = [one_run(model, run, place) for _ in range(run.repetitions)]
+        measured[place] = costs
+        print(row_of(place, costs, run), flush=True)
     print()
     last = measured[run.workers[-1]][0]
     for line in calculation(last, run, plan, draw=draw_bytes(model.dimension, model.dtype)):
@@ -136,7 +136,7 @@ def read_config(name: str, overrides: Sequence[str], *, quick: bool) -> tuple[Mo
 
 
 def _settings_of(run: RunOptions, address: str | None) -> tuple[SamplerSettings, ExecutionSettings]:
-    """How it is sampled and executed. Raises SettingsError."""
+    """Settings of sampling and execution. Raises SettingsError."""
     return split_settings(
         {
             "chains": run.chains,
@@ -150,7 +150,7 @@ def _settings_of(run: RunOptions, address: str | None) -> tuple[SamplerSettings,
 
 
 def one_run(model: Any, run: RunOptions, workers: int) -> Costs:
-    """On threads (0), or on so many workers."""
+    """The costs of a run on threads (0), or on so many workers."""
     from batchnuts.cluster import running_stretch
     from batchnuts.cluster.connect import connected
     from batchnuts.mcmc.settings.run_settings import ClusterSettings
@@ -171,16 +171,16 @@ def _measured(model: Any, run: RunOptions, address: str | None, client: Any) -> 
     def of_workers() -> float:
         return 0.0 if client is None else sum(client.run(time.process_time).values())
 
-    before: list[float] = []
+    at_start: list[float] = []
 
-    def progress(now: Any) -> None:
-        if now.phase == "compile" and now.done and not before:
-            before.extend([time.process_time(), of_workers()])
+    def progress(report: Any) -> None:
+        if report.phase == "compile" and report.done and not at_start:
+            at_start.extend([time.process_time(), of_workers()])
 
     # the density of a model is kept with it, compiled: each place has one of its own
     with _counted(costs):
         draws = run_chains(replace(model), *_settings_of(run, address), progress)
-    costs.own, costs.workers = time.process_time() - before[0], of_workers() - before[1]
+    costs.own, costs.workers = time.process_time() - at_start[0], of_workers() - at_start[1]
     costs.wall = draws.timings["warmup"] + draws.timings["sampling"]
     costs.compiling = draws.timings["compile"]
     costs.transitions = run.chains * (draws.warmup.transitions + run.draws)
@@ -189,42 +189,45 @@ def _measured(model: Any, run: RunOptions, address: str | None, client: Any) -> 
 
 @contextmanager
 def _counted(costs: Costs) -> Iterator[None]:
-    """What comes back from tasks is counted."""
+    """Within, count what comes back from tasks."""
     from batchnuts.cluster.running_stretch import RunningStretch
 
     take, add = RunningStretch.take, RunningStretch._add
 
-    def taken(self: Any, name: Any, future: Any) -> None:
+    def counted_take(self: Any, name: Any, future: Any) -> None:
         began = time.process_time()
         take(self, name, future)
         costs.tasks += 1
         costs.taking += time.process_time() - began
 
-    def added(self: Any, group: Any, found: Any) -> None:
-        add(self, group, found)
+    def counted_add(self: Any, group: Any, report: Any) -> None:
+        add(self, group, report)
         began = time.process_time()
-        bare = replace(found, rows=(), saved=None, reduced=None, ended=None)
+        bare = replace(report, rows=(), saved=None, reduced=None, ended=None)
         costs.report_bytes.append(len(pickle.dumps(bare)))
-        if found.saved is not None:
-            costs.state_bytes.append(len(pickle.dumps(found.saved.stretch)) / group.chains)
-        if found.reduced is not None:
-            costs.reduced_bytes.append(len(pickle.dumps(found.reduced)) / group.chains)
+        if report.saved is not None:
+            costs.state_bytes.append(len(pickle.dumps(report.saved.stretch)) / group.chains)
+        if report.reduced is not None:
+            costs.reduced_bytes.append(len(pickle.dumps(report.reduced)) / group.chains)
         costs.taking -= time.process_time() - began
 
-    with mock.patch.object(RunningStretch, "take", taken), mock.patch.object(RunningStretch, "_add", added):
+    with (
+        mock.patch.object(RunningStretch, "take", counted_take),
+        mock.patch.object(RunningStretch, "_add", counted_add),
+    ):
         yield
 
 
-def row_of(place: int, found: Sequence[Costs], run: RunOptions) -> str:
+def row_of(place: int, costs: Sequence[Costs], run: RunOptions) -> str:
     """A row of the table: medians."""
 
     def median(name: str) -> float:
-        return float(statistics.median(getattr(one, name) for one in found))
+        return float(statistics.median(getattr(cost, name) for cost in costs))
 
-    who = f"{place} worker{'s' * (place > 1)}" if place else "threads"
+    label = f"{place} worker{'s' * (place > 1)}" if place else "threads"
     wall = median("wall")
     figures = (wall, median("compiling"), median("own"), median("workers"))
-    cells = [who, *(f"{figure:.1f}" for figure in figures), f"{run.chains * run.draws / wall:,.0f}"]
+    cells = [label, *(f"{figure:.1f}" for figure in figures), f"{run.chains * run.draws / wall:,.0f}"]
     return f"| {' | '.join([*cells, str(round(median('tasks')))])} |"
 
 

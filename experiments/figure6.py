@@ -45,15 +45,15 @@ def pictures(results: Results) -> Mapping[str, Any]:
             plots.draw_curve(place, results.values("rate", name, problem), curve.label, number, flat=curve.flat)
         plots.finish(place, x="chains", y=QUANTITIES["rate"].axis, title=panel, sizes=config.run.chains, log_y=True)
     drawn = {"figure6": throughput}
-    shown = {
+    utilizations = {
         name: results.values("utilization", name, problem) for name, curve in config.curves.items() if not curve.flat
     }
-    if not any(shown.values()):
+    if not any(utilizations.values()):
         return drawn  # none of these libraries reports how many gradients it computed
     shares, (place,) = plots.new_figure(1, f"NUTS on {config.problems[problem].label}, {run}", height=5.0)
     for number, (name, curve) in enumerate(config.curves.items()):
         if not curve.flat:
-            plots.draw_curve(place, shown[name], curve.label, number)
+            plots.draw_curve(place, utilizations[name], curve.label, number)
     plots.finish(
         place,
         x="chains",

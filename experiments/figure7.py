@@ -69,20 +69,20 @@ def tables(results: Results) -> str:
         "and if none ever waited before its end, which is the most that any schedule can reach:",
         size_table(results, "asynchronous_utilization", problem, curves),
     ]
-    others = [name for name in config.curves if set(config.problems_of(name)) - {problem}]
-    if others:
-        named = [p for p in config.problems if any(p in config.problems_of(name) for name in others)]
+    other_curves = [name for name in config.curves if set(config.problems_of(name)) - {problem}]
+    if other_curves:
+        problems = [p for p in config.problems if any(p in config.problems_of(name) for name in other_curves)]
         rows = []
-        for name in others:
+        for name in other_curves:
             for chains in config.chains_of(name):
                 cells = []
-                for other in named:
-                    measured = other in config.problems_of(name)
-                    value = results.value("utilization", name, other, chains) if measured else None
+                for target in problems:
+                    measured = target in config.problems_of(name)
+                    value = results.value("utilization", name, target, chains) if measured else None
                     digits = QUANTITIES["utilization"].digits
                     cells.append("-" if value is None else format_figure(value.value, digits))
                 rows.append((f"{config.curves[name].label}, {chains:,} chains", *cells))
-        head = ("", *(config.problems[other].label for other in named))
+        head = ("", *(config.problems[target].label for target in problems))
         parts += ["## How it depends on the Gaussian", table(head, rows)]
     return "\n\n".join(parts)
 

@@ -46,16 +46,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def row(make: Callable[[], Any]) -> list[str]:
-    """What is printed of a target, after its name."""
+    """The cells that are printed of a target, after its name."""
     from batchnuts.api.sampling import sample_chains
     from batchnuts.mcmc.model.model import Model
 
     target = make()
     model = Model.from_inference_gym(target)
     value, gradient = differences(target, model)
-    before = time.process_time()
+    started = time.process_time()
     result = sample_chains(model, **RUN)
-    processors = time.process_time() - before
+    processors = time.process_time() - started
     seconds = result["posterior"].attrs["compile_time"]
     return [
         str(model.dimension),
@@ -76,11 +76,11 @@ def differences(target: Any, model: Any) -> tuple[float, float]:
 
     def own(position: Any) -> Any:
         bijectors = [leaf.value for leaf in leaves(target.default_event_space_bijector)]
-        before = [
+        shapes = [
             b.inverse_event_shape(leaf.value) for b, leaf in zip(bijectors, leaves(target.event_shape), strict=True)
         ]
-        flat = tf.split(position, [int(np.prod(shape)) for shape in before])
-        parts = [tf.reshape(part, shape) for part, shape in zip(flat, before, strict=True)]
+        flat = tf.split(position, [int(np.prod(shape)) for shape in shapes])
+        parts = [tf.reshape(part, shape) for part, shape in zip(flat, shapes, strict=True)]
         values = [b.forward(part) for b, part in zip(bijectors, parts, strict=True)]
         jacobian = sum(b.forward_log_det_jacobian(x, x.shape.rank) for b, x in zip(bijectors, parts, strict=True))
         alone = len(values) == 1 and not next(leaves(target.dtype)).path
@@ -88,10 +88,10 @@ def differences(target: Any, model: Any) -> tuple[float, float]:
         return target.unnormalized_log_prob(structure) + jacobian
 
     position = np.random.default_rng(5).uniform(-0.5, 0.5, model.dimension).astype(model.dtype)
-    found, expected = (_value_and_gradient(function, position) for function in (model.flat_log_density, own))
-    if not all(np.isfinite(array).all() for array in (*found, *expected)):
+    ours, expected = (_value_and_gradient(function, position) for function in (model.flat_log_density, own))
+    if not all(np.isfinite(array).all() for array in (*ours, *expected)):
         raise ArithmeticError("the log-density or its gradient is not finite")
-    value, gradient = (float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(found, expected, strict=True))
+    value, gradient = (float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(ours, expected, strict=True))
     return value, gradient
 
 

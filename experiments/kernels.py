@@ -52,7 +52,7 @@ class Traced:
     """Time of kernels in a run under the profiler."""
 
     seconds: Mapping[str, float]
-    """By instruction, without what ran inside of it."""
+    """Seconds by instruction, without what ran inside of it."""
     calls: Mapping[str, int]
 
 
@@ -64,7 +64,7 @@ def kernels(hlo: str, blocks: Sequence[str]) -> dict[str, Kernel]:
             computation = line.removeprefix("ENTRY ").split()[0]
         elif " shift-left(" in line:
             rotating.add(computation)
-    found = {}
+    result = {}
     for line in hlo.splitlines():
         match = re.match(r"\s+(?:ROOT )?%?([\w.-]+) = ", line)
         if match is None or re.search(r" (while|call|conditional)\(", line):  # kernels run inside of those
@@ -77,12 +77,12 @@ def kernels(hlo: str, blocks: Sequence[str]) -> dict[str, Kernel]:
         kind = next((kind for kind in ("record", "stack", "rule", "mask") if kind in names), "compute")
         if (called and called.group(1) in rotating) or " shift-left(" in line:
             kind = "random"
-        found[match.group(1)] = Kernel(block, kind)
-    return found
+        result[match.group(1)] = Kernel(block, kind)
+    return result
 
 
 def traced(folder: Path) -> Traced:
-    """What the profiler wrote into a folder."""
+    """The trace that the profiler wrote into a folder."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     seconds: dict[str, float] = defaultdict(float)
@@ -115,9 +115,9 @@ def one_chunk(config: ExperimentConfig, problem: str, chains: int) -> Task:
         raise ConfigError("curves: found none with the sampler batchnuts; expected one.")
     name = next((name for name in ours if config.curves[name].options["backend"] == "tensorflow"), None)
     if name is None:
-        found = config.curves[ours[0]].options["backend"]
+        backend = config.curves[ours[0]].options["backend"]
         raise ConfigError(
-            f"curves.{ours[0]}.options.backend: found {found!r}; expected 'tensorflow', whose profiler records the "
+            f"curves.{ours[0]}.options.backend: found {backend!r}; expected 'tensorflow', whose profiler records the "
             "kernels. Set it, or run.backend, to tensorflow."
         )
     if problem not in config.problems:
@@ -156,33 +156,35 @@ def measure(task: Task) -> Iterator[str]:
     (chunk,) = runner.chunks.values()
     machine, state = runner.machine.machine, chunk.state
     assert isinstance(machine, virtual_machine.VirtualMachine)
-    known = kernels(machine.compiled_text(state), machine.schedule.order)
-    yield from report(known, trace, untraced, machine.counts(state).sweeps, counts.useful_gradients)
+    compiled_kernels = kernels(machine.compiled_text(state), machine.schedule.order)
+    yield from report(compiled_kernels, trace, untraced, machine.counts(state).sweeps, counts.useful_gradients)
 
 
-def report(known: Mapping[str, Kernel], trace: Traced, untraced: float, sweeps: int, useful: int) -> Iterator[str]:
+def report(
+    compiled_kernels: Mapping[str, Kernel], trace: Traced, untraced: float, sweeps: int, useful: int
+) -> Iterator[str]:
     """Tables of microseconds per useful gradient."""
-    seen = {name: calls for name, calls in trace.calls.items() if name in known}
-    if not seen:
+    calls_of = {name: calls for name, calls in trace.calls.items() if name in compiled_kernels}
+    if not calls_of:
         raise BatchnutsError("the profiler saw no kernel of the compiled program: another version of TensorFlow?")
     by_block: dict[str, dict[str, float]] = {}
-    quickest = min(trace.seconds[name] / calls for name, calls in seen.items() if calls >= sweeps / 10)
-    for name, calls in seen.items():
-        kernel = known[name]
+    quickest = min(trace.seconds[name] / calls for name, calls in calls_of.items() if calls >= sweeps / 10)
+    for name, calls in calls_of.items():
+        kernel = compiled_kernels[name]
         of_block = by_block.setdefault(kernel.block, dict.fromkeys(KINDS, 0.0))
         of_block[kernel.kind] += max(trace.seconds[name] - quickest * calls, 0.0) / useful * 1e6
     total = untraced / useful * 1e6
     yield (
         f"{useful:,} useful gradients in {untraced:.3f} s on one thread, {total:.3f} microseconds each; {sweeps:,} "
-        f"sweeps, {sum(seen.values()) / sweeps:.0f} kernels in each."
+        f"sweeps, {sum(calls_of.values()) / sweeps:.0f} kernels in each."
     )
     kinds = {kind: sum(spent[kind] for spent in by_block.values()) for kind in KINDS}
-    rest = max(total - sum(kinds.values()), 0.0)
+    remainder = max(total - sum(kinds.values()), 0.0)
     rows = [
         (KINDS[kind], f"{spent:.3f}", f"{spent / total:.0%}")
         for kind, spent in sorted(kinds.items(), key=lambda k: -k[1])
     ]
-    rows.append(("starting kernels, loops, memory", f"{rest:.3f}", f"{rest / total:.0%}"))
+    rows.append(("starting kernels, loops, memory", f"{remainder:.3f}", f"{remainder / total:.0%}"))
     yield table(("what", "microseconds per useful gradient", "share"), rows)
     blocks = sorted(by_block, key=lambda block: -sum(by_block[block].values()))
     yield table(

@@ -29,12 +29,12 @@ in another. Compilation is left out. The outputs of all ways are compared: one t
 def pictures(results: VectorizingResults) -> Mapping[str, Any]:
     """A panel for each workload; those of one picture side by side."""
     config = results.config
-    named: dict[str, list[str]] = {}
+    by_picture: dict[str, list[str]] = {}
     for workload, work in config.workloads.items():
         if work.picture is not None:
-            named.setdefault(work.picture, []).append(workload)
+            by_picture.setdefault(work.picture, []).append(workload)
     figures = {}
-    for picture, workloads in named.items():
+    for picture, workloads in by_picture.items():
         figure, axes = plots.new_figure(
             len(workloads), f"{picture.replace('_', ' ').capitalize()}, {config.run.device.upper()}"
         )

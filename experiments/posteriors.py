@@ -38,7 +38,7 @@ class NotRight(BatchnutsError):
 
 def pictures(results: PosteriorResults) -> Mapping[str, Any]:
     """All z of means and of standard deviations, a line of points for each run of ours, and the bound."""
-    judged = [one for one in results.judged if one.comparisons]
+    judged = [compared for compared in results.judged if compared.comparisons]
     if not judged:
         return {}
     return {"posteriors": _picture(results)}
@@ -47,19 +47,19 @@ def pictures(results: PosteriorResults) -> Mapping[str, Any]:
 @plots.styled
 def _picture(results: PosteriorResults) -> Any:
     config = results.config
-    problems = [name for name in config.problems if any(one.problem == name for one in results.judged)]
-    curves = list(dict.fromkeys(one.curve for one in results.judged))
+    problems = [name for name in config.problems if any(compared.problem == name for compared in results.judged)]
+    curves = list(dict.fromkeys(compared.curve for compared in results.judged))
     figure, axes = plots.new_figure(
         len(STATISTICS), "z of every parameter against its reference", 1.2 + 0.3 * len(problems)
     )
     for statistic, place in zip(STATISTICS, axes, strict=True):
         for number, curve in enumerate(curves):
             x, y = [], []
-            for one in results.judged:
-                if one.curve == curve:
-                    found = [each.z for each in one.comparisons if each.statistic == statistic]
-                    x += [max(-_SHOWN, min(_SHOWN, z)) for z in found]
-                    y += [problems.index(one.problem) + 0.4 * (number / len(curves) - 0.25)] * len(found)
+            for compared in results.judged:
+                if compared.curve == curve:
+                    scores = [comparison.z for comparison in compared.comparisons if comparison.statistic == statistic]
+                    x += [max(-_SHOWN, min(_SHOWN, z)) for z in scores]
+                    y += [problems.index(compared.problem) + 0.4 * (number / len(curves) - 0.25)] * len(scores)
             label = config.curves[curve].label
             place.plot(x, y, "|", color=f"C{number}", markersize=5, alpha=0.6, label=label)
         for side in (-1, 1):

@@ -34,11 +34,11 @@ Place = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Axis:
-    """What a panel is drawn against."""
+    """The axis against which a panel is drawn."""
 
     label: str
     at: Callable[[Results, Place], float | None]
-    """Where a point stands on it; None where that is not known."""
+    """The place of a point on the axis; None where it is not known."""
 
 
 def _dimension(results: Results, place: Place) -> float:
@@ -46,12 +46,12 @@ def _dimension(results: Results, place: Place) -> float:
 
 
 def _trajectory(results: Results, place: Place) -> float | None:
-    """As the first curve of the panel has it: the same for all, though their seeds make it a little different."""
+    """Useful gradients of a transition, those of the first curve of the panel: the same for all but for their seeds."""
     curves = results.config.curves
     first = next(name for name, curve in curves.items() if curve.panel == curves[place[0]].panel)
     runs = [row for row in results.rows_of(first, *place[1:]) if row.ok]
-    each = [(run.useful_gradients or 0) / (run.chains * run.transitions) for run in runs]
-    return statistics.fmean(each) if each else None
+    per_transition = [(run.useful_gradients or 0) / (run.chains * run.transitions) for run in runs]
+    return statistics.fmean(per_transition) if per_transition else None
 
 
 AXES: Mapping[str, Axis] = {
@@ -74,7 +74,7 @@ class Line:
 def lines(results: Results, panel: str) -> list[Line]:
     """The curves of a panel."""
     config, axis = results.config, AXES[panel]
-    found = []
+    result = []
     for name, curve in config.curves.items():
         if curve.panel != panel:
             continue
@@ -88,12 +88,12 @@ def lines(results: Results, panel: str) -> list[Line]:
             if at is not None and rate is not None and memory is not None:
                 draws = megabytes_of_draws(config, place)
                 points.append((replace(rate, size=round(at)), replace(memory, size=round(at)), draws))
-        found.append(Line(curve, tuple(sorted(points, key=lambda point: point[0].size))))
-    return found
+        result.append(Line(curve, tuple(sorted(points, key=lambda point: point[0].size))))
+    return result
 
 
 def megabytes_of_draws(config: ExperimentConfig, place: Place) -> float:
-    """What all positions of a point take."""
+    """Megabytes that all positions of a point take."""
     task, problem = config.task(*place), Problem(config.models[place[1]])
     width = 4 if problem.dtype == "float32" else 8
     return float(task.chains * task.transitions * problem.dimension * width / 1e6)
@@ -110,17 +110,17 @@ def check(config: ExperimentConfig) -> None:
 
 
 def panels(config: ExperimentConfig) -> list[str]:
-    """Those that some curve is drawn in, in the order of AXES."""
+    """The panels that some curve is drawn in, in the order of AXES."""
     return [panel for panel in AXES if any(curve.panel == panel for curve in config.curves.values())]
 
 
 def pictures(results: Results) -> Mapping[str, Any]:
     """Useful gradients per second, a picture for each axis; and memory against the size of the draws."""
-    shown = panels(results.config)
-    if not shown:
+    names = panels(results.config)
+    if not names:
         return {}
     rate, figures = QUANTITIES["typical_rate"].axis, {}
-    for panel in shown:
+    for panel in names:
         label, drawn = AXES[panel].label, lines(results, panel)
         figure, (place,) = plots.new_figure(1, f"What a gradient of NUTS costs, against {label}")
         for number, line in enumerate(drawn):
@@ -129,7 +129,7 @@ def pictures(results: Results) -> Mapping[str, Any]:
         plots.finish(place, x=label, y=rate, title="", sizes=sizes, log_y=True)
         figures[f"scaling_{panel}"] = figure
     memory, (place,) = plots.new_figure(1, "What memory NUTS takes")
-    ours = [line for panel in shown for line in lines(results, panel) if line.curve.sampler == "batchnuts"]
+    ours = [line for panel in names for line in lines(results, panel) if line.curve.sampler == "batchnuts"]
     for number, line in enumerate(ours):
         values = [replace(peak, size=_kilobytes(draws)) for _, peak, draws in line.points]
         values.sort(key=lambda value: value.size)

@@ -82,7 +82,7 @@ def covariance_matrix(options: CorrelatedGaussianOptions) -> NDArray[np.float64]
 
 
 def variances(options: CorrelatedGaussianOptions) -> NDArray[np.float64]:
-    """Those along the axes [dimension], of `diagonal` and `rotated`."""
+    """Variances along the axes [dimension], of `diagonal` and `rotated`."""
     return np.geomspace(1.0, options.condition_number, options.dimension)
 
 

@@ -22,7 +22,7 @@ from batchnuts.settings.schema import Settings
 EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
 """The effect of coaching on the score of a test, as estimated in each school."""
 ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
-"""Their standard errors."""
+"""Standard errors of the effects."""
 SCALE = 5.0
 """The scale of both priors."""
 _TINY = 2.0**-26

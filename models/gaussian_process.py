@@ -46,7 +46,8 @@ def build_gaussian_process(options: GaussianProcessOptions) -> Model:
     grid = np.linspace(-4, 4, GRID)
     y = observed.astype(dtype)
     apart, to_grid, in_grid = (
-        ((one[:, None] - other) ** 2).astype(dtype) for one, other in ((places, places), (grid, places), (grid, grid))
+        ((first[:, None] - second) ** 2).astype(dtype)
+        for first, second in ((places, places), (grid, places), (grid, grid))
     )
     unit, grid_unit = np.eye(points, dtype=dtype), np.eye(GRID, dtype=dtype)
 

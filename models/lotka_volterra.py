@@ -71,8 +71,8 @@ def build_lotka_volterra(options: LotkaVolterraOptions) -> Model:
         meeting = ops.stack([-p["beta"], p["delta"]])
 
         def slope(z: Any) -> Any:  # of (log u, log v)
-            other = ops.exp(ops.take(z, [1, 0]))
-            return growth + meeting * other
+            partner = ops.exp(ops.take(z, [1, 0]))
+            return growth + meeting * partner
 
         def advance(z: Any, _: Any) -> tuple[Any, None]:
             first = slope(z)
@@ -82,12 +82,12 @@ def build_lotka_volterra(options: LotkaVolterraOptions) -> Model:
             return z + step / 6 * (first + 2 * second + 2 * third + fourth), None
 
         def year(z: Any, _: Any) -> tuple[Any, Any]:
-            after, _ = ops.scan(advance, z, length=options.steps)
-            return after, after
+            end, _ = ops.scan(advance, z, length=options.steps)
+            return end, end
 
         start = ops.log(p["start"])
-        _, rest = ops.scan(year, start, length=years - 1)
-        return ops.concatenate([start[None, :], rest])
+        _, later = ops.scan(year, start, length=years - 1)
+        return ops.concatenate([start[None, :], later])
 
     def log_likelihood(p: dict[str, Any]) -> Any:
         return normal(log_pelts, log_populations(p), p["sigma"][None, :]) - log_pelts

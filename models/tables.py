@@ -92,17 +92,17 @@ def lost_by_rounding(values: NDArray[Any], dtype: str) -> LostByRounding | None:
     merged = np.flatnonzero((np.diff(exact[order]) > 0) & (np.diff(rounded[order]) == 0))
     if len(merged):
         first, second = sorted(order[merged[0] : merged[0] + 2])
-        what = (
+        loss = (
             f"{values[first]} and {values[second]} become the same number in {dtype}, "
             f"{values[first].astype(dtype):.12g}"
         )
     else:
-        what = (
+        loss = (
             f"{values[worst]} becomes {values[worst].astype(dtype):.12g} in {dtype}, an error of "
             f"{errors[worst] / exact.std():.1%} of the column's standard deviation"
         )
     small = bool((exact == np.round(exact)).all() and np.abs(exact).max() < 2**31)
-    return LostByRounding(what, dtype, small)
+    return LostByRounding(loss, dtype, small)
 
 
 def read_labelled(
@@ -167,24 +167,24 @@ def _read_csv(file: Path, label: str | int | None, features: Sequence[str | int]
             raise DataError(f"{file}: line 1 has two columns called {', '.join(map(repr, twice))}.")
         target = len(header) - 1 if label is None else _named_column(file, header, label, "label")
         chosen = _feature_columns(file, header, target, features)
-        wanted = [target, *chosen]
-        values = _at_once(file, reader.line_num, len(header), wanted)
+        columns = [target, *chosen]
+        values = _at_once(file, reader.line_num, len(header), columns)
         if values is None or not _is_sound(values, dtype):
-            values = _line_by_line(file, reader, header, wanted, dtype)
+            values = _line_by_line(file, reader, header, columns, dtype)
     if not len(values):
         raise DataError(f"{file}: there are column names but no rows.")
     return LabelledTable(values[:, 1:], values[:, 0], tuple(header[column] for column in chosen))
 
 
-def _at_once(file: Path, skipped: int, width: int, wanted: Sequence[int]) -> NDArray[np.float64] | None:
-    """All rows [rows, wanted], by NumPy's reader; None where it stumbles, which says too little about the place.
+def _at_once(file: Path, skipped: int, width: int, columns: Sequence[int]) -> NDArray[np.float64] | None:
+    """All rows [rows, columns], by NumPy's reader; None where it stumbles, which says too little about the place.
 
-    It takes what `_line_by_line` takes, or less, and gives the same numbers. A column that is not wanted is read as its
-    first character: every row must have all columns.
+    It takes what `_line_by_line` takes, or less, and gives the same numbers. A column that is not asked for is read as
+    its first character: every row must have all columns.
     """
-    used = set(wanted)
-    types: Any = np.dtype([(f"c{column}", "f8" if column in used else "U1") for column in range(width)])
-    if len(used) == width:
+    column_set = set(columns)
+    types: Any = np.dtype([(f"c{column}", "f8" if column in column_set else "U1") for column in range(width)])
+    if len(column_set) == width:
         types = np.float64  # in one piece, which is faster
     try:
         with warnings.catch_warnings():
@@ -196,8 +196,8 @@ def _at_once(file: Path, skipped: int, width: int, wanted: Sequence[int]) -> NDA
     except ValueError:
         return None
     if types is np.float64:
-        return table[:, wanted] if table.shape[1] == width else None
-    return np.stack([table[f"c{column}"] for column in wanted], axis=1)
+        return table[:, columns] if table.shape[1] == width else None
+    return np.stack([table[f"c{column}"] for column in columns], axis=1)
 
 
 def _is_sound(values: NDArray[np.float64], dtype: str) -> bool:
@@ -206,9 +206,9 @@ def _is_sound(values: NDArray[np.float64], dtype: str) -> bool:
 
 
 def _line_by_line(
-    file: Path, reader: Any, header: Sequence[str], wanted: Sequence[int], dtype: str
+    file: Path, reader: Any, header: Sequence[str], columns: Sequence[int], dtype: str
 ) -> NDArray[np.float64]:
-    """The same, slower, which names the first fault."""
+    """All rows like `_at_once`, but slower; names the first fault."""
     largest = _largest(dtype)
     flat = array("d")
     try:
@@ -220,18 +220,18 @@ def _line_by_line(
                     f"{file}: line {reader.line_num} has {len(cells)} cells; line 1 names {len(header)} columns."
                 )
             try:
-                row = [float(cells[column]) for column in wanted]
+                row = [float(cells[column]) for column in columns]
                 sound = row[0] in (0.0, 1.0) and all(-largest <= value <= largest for value in row)
             except ValueError:
                 sound = False
             if not sound or "_" in "".join(cells):
                 line = reader.line_num
-                row = [_number(file, line, header[column], cells[column], dtype) for column in wanted]
-                _check_label(file, f"line {line}, column {header[wanted[0]]!r}", row[0])
+                row = [_number(file, line, header[column], cells[column], dtype) for column in columns]
+                _check_label(file, f"line {line}, column {header[columns[0]]!r}", row[0])
             flat.extend(row)
     except csv.Error as error:
         raise DataError(f"{file}: line {reader.line_num}: {error}.") from error
-    return np.frombuffer(flat, np.float64).reshape(-1, len(wanted)).copy()
+    return np.frombuffer(flat, np.float64).reshape(-1, len(columns)).copy()
 
 
 def _is_number(text: str) -> bool:
@@ -246,10 +246,10 @@ def _named_column(file: Path, header: Sequence[str], name: str | int, key: str) 
     # A header may well be a number, and YAML reads it as one.
     if str(name) in header:
         return header.index(str(name))
-    shown = ", ".join(header[:12]) + (f", ... ({len(header)} in all)" if len(header) > 12 else "")
+    listing = ", ".join(header[:12]) + (f", ... ({len(header)} in all)" if len(header) > 12 else "")
     raise ColumnError(
         sentence(f"{file}: {key} is {name!r}, but there is no such column{nearest(str(name), header)}")
-        + f" Columns: {shown}."
+        + f" Columns: {listing}."
     )
 
 
@@ -324,13 +324,13 @@ def _read_npy(file: Path, label: str | int | None, features: Sequence[str | int]
 
 def _read_npz(file: Path, label: str | int | None, features: Sequence[str | int] | None, dtype: str) -> LabelledTable:
     arrays = _load(file)
-    held = list(arrays)
+    array_names = list(arrays)
     name = "y" if label is None else label
-    for wanted in ("X", name):
-        if wanted not in held:
+    for required in ("X", name):
+        if required not in array_names:
             raise ColumnError(
-                f"{file}: there is no array {wanted!r}{nearest(str(wanted), held)}; it holds "
-                f"{', '.join(held) or 'none'}. "
+                f"{file}: there is no array {required!r}{nearest(str(required), array_names)}; it holds "
+                f"{', '.join(array_names) or 'none'}. "
                 f"Expected features in 'X' and labels in 'y' (or in the array that model.label names)."
             )
     values = _finite_matrix(file, "array 'X'", arrays["X"], dtype)
@@ -368,29 +368,29 @@ def _index(file: Path, column: str | int, width: int, key: str) -> int:
     return column
 
 
-def _numbers(file: Path, what: str, found: Any) -> NDArray[np.float64]:
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiub":
-        kind = f"dtype {found.dtype}" if isinstance(found, np.ndarray) else "several arrays"
-        raise DataError(f"{file}: {what} has {kind}; expected real numbers.")
+def _numbers(file: Path, place: str, values: Any) -> NDArray[np.float64]:
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiub":
+        kind = f"dtype {values.dtype}" if isinstance(values, np.ndarray) else "several arrays"
+        raise DataError(f"{file}: {place} has {kind}; expected real numbers.")
     with np.errstate(over="ignore"):  # of longdouble; what is infinite is reported where it stands
-        return found.astype(np.float64)
+        return values.astype(np.float64)
 
 
-def _finite_matrix(file: Path, what: str, found: Any, dtype: str) -> NDArray[np.float64]:
-    values = _numbers(file, what, found)
+def _finite_matrix(file: Path, place: str, array: Any, dtype: str) -> NDArray[np.float64]:
+    values = _numbers(file, place, array)
     if values.ndim != 2 or 0 in values.shape:
-        raise DataError(f"{file}: {what} has shape {values.shape}; expected [rows, columns], neither of them empty.")
+        raise DataError(f"{file}: {place} has shape {values.shape}; expected [rows, columns], neither of them empty.")
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):
         row, column = bad[0]
         raise DataError(
-            f"{file}: {what}, row {row}, column {column}: the value is {values[row, column]}; "
+            f"{file}: {place}, row {row}, column {column}: the value is {values[row, column]}; "
             f"{len(bad)} values in all are missing or infinite. Remove those rows or fill them in."
         )
     large = np.argwhere(np.abs(values) > _largest(dtype))
     if len(large):
         row, column = large[0]
-        raise DataError(f"{file}: {what}, row {row}, column {column}: {values[row, column]:g} {_too_large(dtype)}")
+        raise DataError(f"{file}: {place}, row {row}, column {column}: {values[row, column]:g} {_too_large(dtype)}")
     return values
 
 

@@ -165,7 +165,7 @@ def for_the_owner_alone(patch: pytest.MonkeyPatch) -> None:
 @killed_by("storage saving", f"{OUTPUT}::test_hdf5_reads_back_what_it_wrote_after_the_disk_filled_up")
 def writes_after_a_failure(patch: pytest.MonkeyPatch) -> None:
     """what HDF5 writes after the disk filled up is not kept for it to read"""
-    rewrite(patch, saving._Disk.write, "self._kept.append((place, bytes(left)))", "pass")
+    rewrite(patch, saving._Disk.write, "self._tables.append((place, bytes(remaining)))", "pass")
 
 
 # ---- streamed to a store --------------------------------------------------------------------------------------------
@@ -314,4 +314,4 @@ def of_any_functions(patch: pytest.MonkeyPatch) -> None:
 @killed_by("storage identity", f"{QUANTITIES}::test_a_change_after_the_check_is_seen[array]")
 def as_they_were_checked(patch: pytest.MonkeyPatch) -> None:
     """functions that have changed since the check are not traced again"""
-    rewrite(patch, quantities._found_or_traced, "found.reached == _reached_by(model)", "True")
+    rewrite(patch, quantities._cached_or_traced, "cache.reached == _reached_by(model)", "True")

@@ -26,14 +26,16 @@ def a_searched_step_size_is_compared(patch: pytest.MonkeyPatch) -> None:
         patch,
         phase._pooled,
         "missing = place.missing\n",
-        "missing = place.missing\n    now = _with_search(run, place.states.metric, now, window)\n",
+        "missing = place.missing\n    pooled = _with_search(run, place.states.metric, pooled, window)\n",
     )
 
 
 @killed_by("warmup phase", SEARCHED)
 def no_search(patch: pytest.MonkeyPatch) -> None:
     """after a metric that changed much, the step size of the old one stays"""
-    rewrite(patch, phase._with_search, "if large or not window.compared else now", "if not window.compared else now")
+    rewrite(
+        patch, phase._with_search, "if large or not window.compared else pooled", "if not window.compared else pooled"
+    )
 
 
 @killed_by("warmup phase", STUCK)
@@ -45,16 +47,21 @@ def outliers_count(patch: pytest.MonkeyPatch) -> None:
 @killed_by("warmup phase", f"{ARRIVAL}::test_a_mode_where_chains_move_is_never_hidden")
 def outliers_start_again_unasked(patch: pytest.MonkeyPatch) -> None:
     """chains far from others are moved to them, though nobody asked for that"""
-    rewrite(patch, phase._restarted, "_nowhere_for_long(before, now)", "now.outliers")
+    rewrite(patch, phase._restarted, "_nowhere_for_long(previous, pooled)", "pooled.outliers")
 
 
 @killed_by("warmup phase", f"{ARRIVAL}::test_chains_where_no_mode_can_be_start_again_by_default_and_it_is_reported")
 def chains_stay_where_no_mode_can_be(patch: pytest.MonkeyPatch) -> None:
     """chains that never move, or lie thousands of nats below all others, keep their places"""
-    rewrite(patch, phase._restarted, "_nowhere_for_long(before, now)", "restarted")
+    rewrite(patch, phase._restarted, "_nowhere_for_long(previous, pooled)", "restarted")
 
 
 @killed_by("warmup phase", f"{ARRIVAL}::test_draws_begin_when_chains_have_arrived[20.0-True]")
 def draws_begin_while_chains_are_on_their_way(patch: pytest.MonkeyPatch) -> None:
     """the last window is the last one, wherever chains are"""
-    rewrite(patch, phase._until_arrived, "(before.late | before.restarted).any()", "before.restarted.any()")
+    rewrite(
+        patch,
+        phase._until_arrived,
+        "(previous.late | previous.restarted | (previous.far & few & ~previous.outliers)).any()",
+        "previous.restarted.any()",
+    )

@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from batchnuts.mcmc.diagnostics.diagnose import Diagnostics
 
 
-def keep_for_reports(found: Diagnostics, location: OutputLocation) -> None:
-    """Put what was diagnosed into the store, for later reports. They do without, where that cannot be written."""
+def keep_for_reports(diagnostics: Diagnostics, location: OutputLocation) -> None:
+    """Put diagnostics into the store, for later reports, which do without them where they cannot be written."""
     from batchnuts.files.saving import OutputError
     from batchnuts.mcmc.diagnostics.kept_diagnostics import keep_diagnostics
 
     try:
-        keep_diagnostics(location, found)
+        keep_diagnostics(location, diagnostics)
     except OutputError as error:
         say(f"warning: {error} A report will diagnose the draws again.")
 
 
 def write_report(
-    groups: Mapping[str, xarray.Dataset], location: OutputLocation, found: Diagnostics | None, *, force: bool
+    groups: Mapping[str, xarray.Dataset], location: OutputLocation, diagnostics: Diagnostics | None, *, force: bool
 ) -> Path:
-    """Write the page beside the draws, and give its path. found: what the summary has diagnosed."""
+    """Write the page beside the draws, and give its path. diagnostics: those of the summary."""
     from batchnuts.report.page import page_path, write_page
     from batchnuts.report.run_file import run_of
 
     page = page_path(location)
-    write_page(run_of(location, groups, found), page, force=force)
+    write_page(run_of(location, groups, diagnostics), page, force=force)
     return page

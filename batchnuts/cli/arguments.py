@@ -40,13 +40,13 @@ def _parser(configs: Sequence[str]) -> argparse.ArgumentParser:
         "SIGHUP, each with the draws so far saved, and a checkpoint to go on from.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    begun = parser.add_mutually_exclusive_group(required=True)
-    begun.add_argument(
+    run_options = parser.add_mutually_exclusive_group(required=True)
+    run_options.add_argument(
         "--resume",
         metavar="RUN",
         help="go on with a run that was killed or interrupted, from its last checkpoint; RUN: the path of its output",
     )
-    begun.add_argument(
+    run_options.add_argument(
         "--config",
         metavar="FILE",
         help=f"YAML file: a path, or the name of a packaged config ({', '.join(configs)})",
@@ -60,9 +60,9 @@ def _parser(configs: Sequence[str]) -> argparse.ArgumentParser:
         action="store_true",
         help="print the resolved config as YAML and a forecast of memory and disk, check a model of your own, and stop",
     )
-    shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--quiet", action="store_true", help="no progress and no summary; print only the file's path")
-    shown.add_argument(
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--quiet", action="store_true", help="no progress and no summary; print only the file's path")
+    output.add_argument(
         "--json",
         action="store_true",
         help="progress and the verdict as JSON on stdout, one object a line, instead of bars and the summary",
@@ -76,17 +76,17 @@ def _further_draws(parser: argparse.ArgumentParser, arguments: argparse.Namespac
 
     Of the overrides, those of the cluster are left.
     """
-    given = " ".join(["--dry-run"] * arguments.dry_run + arguments.overrides)
+    command = " ".join(["--dry-run"] * arguments.dry_run + arguments.overrides)
     of_cluster = [text for text in arguments.overrides if re.match(rf"{re.escape(CLUSTER)}[.=]", text)]
-    others = [text for text in arguments.overrides if text not in of_cluster]
+    further = [text for text in arguments.overrides if text not in of_cluster]
     arguments.overrides = of_cluster
-    match [re.fullmatch(r"sampler\.draws=\+([1-9][0-9]{0,8})", override) for override in others]:
+    match [re.fullmatch(r"sampler\.draws=\+([1-9][0-9]{0,8})", override) for override in further]:
         case [] if not arguments.dry_run:
             return 0
-        case [re.Match() as found] if not arguments.dry_run:
-            return int(found[1])
+        case [re.Match() as match] if not arguments.dry_run:
+            return int(match[1])
     parser.error(
-        f"--resume goes on with the run's own config: found {given}; expected nothing else, or sampler.draws=+N with a "
-        f"whole number N from 1 to 999999999, which makes a run longer that has ended, or {CLUSTER}=..., which names "
+        f"--resume goes on with the run's own config: found {command}; expected nothing else, or sampler.draws=+N with "
+        f"a whole number N from 1 to 999999999, which makes a run longer that has ended, or {CLUSTER}=..., which names "
         "the cluster of a run that had one"
     )

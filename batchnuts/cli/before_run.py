@@ -45,9 +45,9 @@ def dry_run(config: RunConfig, *, force: bool) -> int:
         dtype = getattr(config.model, "dtype", None) or "float64"
         say(f"{data.path}, as it is read: {data.read(dtype)}")
     if own:
-        found = config.output.content.computed(model).check(config.sampler.seed)
-        fits = found.ok
-        say(f"the model was {'checked' if found.ok else 'checked, and something is wrong'}:\n{found}")
+        model_check = config.output.content.computed(model).check(config.sampler.seed)
+        fits = model_check.ok
+        say(f"the model was {'checked' if model_check.ok else 'checked, and something is wrong'}:\n{model_check}")
     expected = forecast_of(config, model)
     say(f"forecast of this run:\n{expected}")
     check_disk_cache(config.execution.cache)
@@ -96,13 +96,13 @@ def decided(config: RunConfig, model: Model) -> RunConfig:
     if config.output.format != "auto":
         return config
     size = forecast_of(config, model).file
-    found = config.decided(size, has_zarr())
-    if found.output.format == "netcdf" and config.decided(size).output.format == "zarr":
+    result = config.decided(size, has_zarr())
+    if result.output.format == "netcdf" and config.decided(size).output.format == "zarr":
         say(
             f"the draws ({short_bytes(size)}) stay in memory until the end: to write them to a Zarr store while chains "
             "run, install zarr (pip install 'batchnuts[zarr]')."
         )
-    return found
+    return result
 
 
 def forecast_of(config: RunConfig, model: Model) -> Forecast:

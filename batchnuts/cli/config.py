@@ -128,16 +128,16 @@ class OutputSettings(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> OutputSettings:
-        other = {"netcdf": "zarr", "zarr": "netcdf"}.get(self.format)
+        other_format = {"netcdf": "zarr", "zarr": "netcdf"}.get(self.format)
         if self.at_url and (self.format == "netcdf" or self._ending in SUFFIXES["netcdf"]):
             raise ValueError(
                 f"path: found the URL {shown(self.path)} with a netCDF file; these are written to local disks: "
                 "expected a Zarr store, whose URL ends in .zarr, or a path"
             )
-        if self.path is not None and other is not None and self.path_says == other:
+        if self.path is not None and other_format is not None and self.path_says == other_format:
             raise ValueError(
                 f"path: found {shown(self.path)} with format {self.format}; expected a path that ends in "
-                f"{SUFFIXES[self.format][0]}, or format {other}"
+                f"{SUFFIXES[self.format][0]}, or format {other_format}"
             )
         if not self.draws:
             needed = [name for name in ("unconstrained", "divergences", "report") if getattr(self, name)]
@@ -173,8 +173,8 @@ class OutputSettings(Settings):
     @property
     def may_stream(self) -> bool:
         """Whether draws may go to a Zarr store while chains run."""
-        said = self.path_says if self.format == "auto" else self.format
-        return has_zarr() if said is None else said == "zarr"
+        format_ = self.path_says if self.format == "auto" else self.format
+        return has_zarr() if format_ is None else format_ == "zarr"
 
     @property
     def content(self) -> Content:
@@ -196,7 +196,7 @@ _SECTIONS: dict[str, type[Settings]] = {
     "output": OutputSettings,
 }
 _MAIN_KEYS = {"sampler.warmup": "transitions", "sampler.init": "method"}
-"""Of groups that may be written as one value: what it stands for."""
+"""Groups that may be written as one value, with the key that it stands for."""
 
 _ELSEWHERE = {  # of a name that two sections have, the first one: sampler.draws
     name: f"{section}.{name}" for section, schema in reversed(_SECTIONS.items()) for name in schema.model_fields
@@ -216,46 +216,46 @@ class RunConfig:
     stem: str = "run"
     """The name of the config's file without its ending."""
     file: Path | None = field(default=None, compare=False)
-    """The config's own."""
+    """The file of the config."""
 
     @property
     def inputs(self) -> dict[str, Path]:
         """Files that the run reads, by what names them; of functions that are named `module:function`, the module's."""
         data = getattr(self.model, "data", None)  # packaged models have the path itself
-        read = {"the config": self.file, "model.data": data if isinstance(data, str) else getattr(data, "path", None)}
+        files = {"the config": self.file, "model.data": data if isinstance(data, str) else getattr(data, "path", None)}
         for name in fields_of(type(self.model)):
             if isinstance(value := getattr(self.model, name), str) and ":" in value:
-                read[f"model.{name}"] = f"{value.partition(':')[0].replace('.', '/')}.py"
-        return {name: Path(path) for name, path in read.items() if path is not None}
+                files[f"model.{name}"] = f"{value.partition(':')[0].replace('.', '/')}.py"
+        return {name: Path(path) for name, path in files.items() if path is not None}
 
     def decided(self, file: int | None = None, zarr: bool = True) -> RunConfig:
-        """With the format of the output and its path, where they are not left to the run's size.
+        """The config with the format of the output and its path, where they are not left to the run's size.
 
         file: the bytes of draws that it will save; None: not known yet. zarr: whether that package is installed.
         """
         output = self.output
-        said = output.path_says if output.format == "auto" else output.format
+        format_ = output.path_says if output.format == "auto" else output.format
         if not output.draws:
-            said = "netcdf"
-        if said is None and file is None:
+            format_ = "netcdf"
+        if format_ is None and file is None:
             return self
-        said = said or ("zarr" if zarr and file is not None and file >= LARGE else "netcdf")
-        path = output.path or f"{self.stem}{SUFFIXES[said][0]}"
-        return replace(self, output=output.model_copy(update={"format": said, "path": path}))
+        format_ = format_ or ("zarr" if zarr and file is not None and file >= LARGE else "netcdf")
+        path = output.path or f"{self.stem}{SUFFIXES[format_][0]}"
+        return replace(self, output=output.model_copy(update={"format": format_, "path": path}))
 
     def from_folder(self, begun_in: Path) -> RunConfig:
-        """With the paths of files that are read after the model is built as they were meant in this folder, where code
-        of the user's has changed the current one since."""
+        """The config with absolute paths of files that are read after the model is built: as they were meant in this
+        folder, where code of the user's has changed the current one since."""
         if Path.cwd() == begun_in:
             return self
 
-        def meant(path: str | None) -> str | None:
+        def absolute(path: str | None) -> str | None:
             return path if path is None or is_url(path) else str(begun_in / Path(path).expanduser())
 
         sampler, execution = self.sampler, self.execution
-        warmup = sampler.warmup.model_copy(update={"from_": meant(sampler.warmup.from_)})
-        init = sampler.init.model_copy(update={"run": meant(sampler.init.run)})
-        cache = execution.cache if execution.cache in (None, AUTO) else meant(execution.cache)
+        warmup = sampler.warmup.model_copy(update={"from_": absolute(sampler.warmup.from_)})
+        init = sampler.init.model_copy(update={"run": absolute(sampler.init.run)})
+        cache = execution.cache if execution.cache in (None, AUTO) else absolute(execution.cache)
         return replace(
             self,
             sampler=sampler.model_copy(update={"warmup": warmup, "init": init}),
@@ -298,12 +298,12 @@ def config_of(resolved: dict[str, Any], file: Path, overrides: Sequence[str] = (
     """
     content, origin = copy.deepcopy(resolved), Origin(file)
     execution = content.get("execution")
-    named = execution.get("cluster") if isinstance(execution, dict) else None
-    if named is not None and not overrides:
+    cluster = execution.get("cluster") if isinstance(execution, dict) else None
+    if cluster is not None and not overrides:
         raise ConfigError(
-            f"{file}: {CLUSTER}: this run was made on the cluster {json.dumps(named)}. A file alone starts no cluster "
-            "and connects to none, since both may run any program: name it again on the command line, if you know "
-            f"where the file is from, or name another one: --resume RUN {named_again(named)}"
+            f"{file}: {CLUSTER}: this run was made on the cluster {json.dumps(cluster)}. A file alone starts no "
+            "cluster and connects to none, since both may run any program: name it again on the command line, if you "
+            f"know where the file is from, or name another one: --resume RUN {named_again(cluster)}"
         )
     for override in overrides:
         apply_override(content, override, origin, _MAIN_KEYS)
@@ -312,11 +312,11 @@ def config_of(resolved: dict[str, Any], file: Path, overrides: Sequence[str] = (
 
 def _check(content: dict[str, Any], origin: Origin) -> RunConfig:
     problems: list[str] = []
-    known = ["model", *_SECTIONS]
+    sections = ["model", *_SECTIONS]
     for key in content:
-        if key not in known:
-            hint = f"; did you mean {_ELSEWHERE[key]!r}?" if key in _ELSEWHERE else nearest(key, known)
-            problems.append(f"{origin(key)}{key}: unknown section{hint or '; expected one of ' + ', '.join(known)}")
+        if key not in sections:
+            hint = f"; did you mean {_ELSEWHERE[key]!r}?" if key in _ELSEWHERE else nearest(key, sections)
+            problems.append(f"{origin(key)}{key}: unknown section{hint or '; expected one of ' + ', '.join(sections)}")
     parts: dict[str, Any] = {"model": _check_model(content.get("model"), origin, problems)}
     for name, schema in _SECTIONS.items():
         parts[name] = check_section(name, content.get(name), schema, origin, problems, _ELSEWHERE)
@@ -353,10 +353,10 @@ def _check_model(content: Any, origin: Origin, problems: list[str]) -> Settings 
         return None
     keys = [key for key in ("name", "target", *BRIDGES) if key in content]
     if len(keys) != 1:
-        found = f"both {' and '.join(keys)}" if keys else "neither name nor target"
+        problem = f"both {' and '.join(keys)}" if keys else "neither name nor target"
         bridges = f", or that of a bridge ({', '.join(BRIDGES)})" if BRIDGES else ""
         problems.append(
-            f"{origin('model')}model: found {found}; expected one of them: name (one of {names}), or target "
+            f"{origin('model')}model: found {problem}; expected one of them: name (one of {names}), or target "
             f"(package.module:function){bridges}"
         )
         return None

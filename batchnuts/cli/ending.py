@@ -38,10 +38,10 @@ class Ending:
     )
 
     untouched: str = "no file was written"
-    """What there is where no draws are saved."""
+    """What is said of files where no draws are saved."""
 
     def say(self, text: str) -> None:
-        """Why it ends as it does."""
+        """Note why the command ends as it does."""
         say(text)
         self.content["reason"] = text
 

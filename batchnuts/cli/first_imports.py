@@ -32,12 +32,12 @@ def import_first(config: RunConfig) -> None:
 
 def expected_libraries(config: RunConfig) -> set[str]:
     """Backends whose libraries the run will need, as far as the config and the text of the user's module tell."""
-    asked, model = config.execution.backend, config.model
+    backend, model = config.execution.backend, config.model
     if (bridge := bridge_of(model)) is not None:
         return {bridge.backend}
     expected = imported_by(model.target.partition(":")[0]) if isinstance(model, TargetOptions) else set()
-    if asked in engine_infos() and engine_infos()[asked].differentiates:
-        expected = expected | {asked}
+    if backend in engine_infos() and engine_infos()[backend].differentiates:
+        expected = expected | {backend}
     if expected:
         return expected
     return {"jax" if has_jax() and config.execution.mode != "graph" else "tensorflow"}

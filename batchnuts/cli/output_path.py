@@ -26,8 +26,8 @@ def path_of_new_run(config: RunConfig, *, force: bool, begun_in: Path | None = N
 
 
 def checked_path_of_new_run(config: RunConfig, *, force: bool, begun_in: Path | None = None) -> OutputLocation:
-    """As the config says, absolute. begun_in: the current folder when the command was given, which code of the user's
-    may have changed.
+    """The absolute path of the output that the config names. begun_in: the current folder when the command was given,
+    which code of the user's may have changed.
 
     Raises OutputRefused where nothing can be written there, a package lacks, or, unless `force`, there is the
     checkpoint of a run that has not ended.
@@ -93,7 +93,7 @@ def checked_path(config: RunConfig, path: str | OutputLocation, *, force: bool) 
 
 
 def _require_no_checkpoint(output: OutputLocation) -> None:
-    """That a new run replaces no checkpoint of one that has not ended."""
+    """Raise OutputRefused where a new run would replace the checkpoint of one that has not ended."""
     folder = folder_of(output)
     if os.path.exists(folder / NAME):  # false, too, for a name that is too long
         raise OutputError(

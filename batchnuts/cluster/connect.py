@@ -68,7 +68,7 @@ def connected(settings: ClusterSettings, stop: StopSignals) -> Iterator[Client]:
             target: Any = settings.address
         else:
             target = _started(settings)
-            ending.callback(_closed, target)
+            ending.callback(_close, target)
         try:
             client = distributed.Client(target, timeout=REACHED, set_as_default=False)
         except (OSError, TimeoutError, ValueError, RuntimeError) as error:
@@ -77,7 +77,7 @@ def connected(settings: ClusterSettings, stop: StopSignals) -> Iterator[Client]:
                 f"{REACHED:g} s ({_reason(error)}). Start one (dask scheduler) and workers (dask worker "
                 "tcp://HOST:PORT), and give the address that it prints."
             ) from error
-        ending.callback(_closed, client)
+        ending.callback(_close, client)
         _warn_if_open(client.scheduler.address)
         _wait_for_a_worker(client, settings, stop)
         yield client
@@ -89,9 +89,7 @@ def workers_of(client: Client) -> dict[str, int]:
     That is 0 for one that is paused, since it is short of memory, or about to end: it goes on with those that it has.
     """
     workers = client.scheduler_info(n_workers=-1)["workers"]
-    return {
-        address: int(found["nthreads"]) if found["status"] == "running" else 0 for address, found in workers.items()
-    }
+    return {address: int(info["nthreads"]) if info["status"] == "running" else 0 for address, info in workers.items()}
 
 
 def ready_workers(client: Client) -> list[str]:
@@ -103,12 +101,12 @@ def ready_workers(client: Client) -> list[str]:
 def _quiet() -> Iterator[None]:
     """Dask logs the death of a worker, which runs outlive, with tracebacks; here only what ends a run is said."""
     logger = logging.getLogger("distributed")
-    before = logger.level
+    previous = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(previous)
 
 
 def _started(settings: ClusterSettings) -> Any:
@@ -117,7 +115,7 @@ def _started(settings: ClusterSettings) -> Any:
     assert settings.class_ is not None, "checked with the settings"
     module, _, name = settings.class_.rpartition(".")
     try:
-        made = getattr(importlib.import_module(module), name)
+        cluster_class = getattr(importlib.import_module(module), name)
     except ImportError as error:
         raise ClusterError(
             f"execution.cluster.class: found {settings.class_!r}, but {module} cannot be imported ({error}); install "
@@ -127,11 +125,11 @@ def _started(settings: ClusterSettings) -> Any:
         raise ClusterError(
             f"execution.cluster.class: found {settings.class_!r}, but {module} has no {name!r}."
         ) from None
-    _require_cluster(made, settings.class_)
+    _require_cluster(cluster_class, settings.class_)
     try:
-        cluster = made(**settings.keywords)
+        cluster = cluster_class(**settings.keywords)
         if settings.jobs is not None:
-            cluster.scale(settings.jobs) if not _has_jobs(made) else cluster.scale(jobs=settings.jobs)
+            cluster.scale(settings.jobs) if not _has_jobs(cluster_class) else cluster.scale(jobs=settings.jobs)
     except Exception as error:
         raise ClusterError(
             f"execution.cluster: {settings.class_} could not be started with {settings.keywords or 'no keywords'}: "
@@ -140,7 +138,7 @@ def _started(settings: ClusterSettings) -> Any:
     return cluster
 
 
-def _require_cluster(made: Any, named: str) -> None:
+def _require_cluster(cluster_class: Any, name: str) -> None:
     """Raise ClusterError unless it is a class that starts workers: nothing else is called, whatever a config names.
 
     Nor are the general classes, whose keywords name further ones that they call.
@@ -148,11 +146,19 @@ def _require_cluster(made: Any, named: str) -> None:
     from distributed import SpecCluster
     from distributed.deploy.cluster import Cluster
 
-    if not (isinstance(made, type) and issubclass(made, Cluster)) or made in (Cluster, SpecCluster):
-        what = f"the class {made.__name__}" if isinstance(made, type) else f"of type {type(made).__name__}"
+    if not (isinstance(cluster_class, type) and issubclass(cluster_class, Cluster)) or cluster_class in (
+        Cluster,
+        SpecCluster,
+    ):
+        description = (
+            f"the class {cluster_class.__name__}"
+            if isinstance(cluster_class, type)
+            else f"of type {type(cluster_class).__name__}"
+        )
         raise ClusterError(
-            f"execution.cluster.class: found {named!r}, which is {what}; expected a subclass of distributed's Cluster "
-            "that starts workers, such as dask_jobqueue.SLURMCluster or distributed.LocalCluster. It was not called."
+            f"execution.cluster.class: found {name!r}, which is {description}; expected a subclass of distributed's "
+            "Cluster that starts workers, such as dask_jobqueue.SLURMCluster or distributed.LocalCluster. It was not "
+            "called."
         )
 
 
@@ -174,9 +180,9 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _has_jobs(made: Any) -> bool:
+def _has_jobs(cluster_class: Any) -> bool:
     """Whether it counts jobs of a batch system, of which each may have several workers."""
-    return any(kind.__name__ == "JobQueueCluster" for kind in getattr(made, "__mro__", ()))
+    return any(kind.__name__ == "JobQueueCluster" for kind in getattr(cluster_class, "__mro__", ()))
 
 
 def _local(settings: ClusterSettings) -> Any:
@@ -205,13 +211,13 @@ def _local(settings: ClusterSettings) -> Any:
     cores = processors()
     jobs = settings.jobs or min(cores, max(2, -(-cores // LOCAL_THREADS)))
     keywords = {"nthreads": max(1, cores // jobs) if settings.jobs is None else 1, "dashboard": False}
-    given = settings.keywords
-    if "threads_per_worker" in given:
-        keywords["nthreads"] = given["threads_per_worker"]
-    if "memory_limit" in given:
-        keywords["memory_limit"] = given["memory_limit"]
-    here = {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
-    scheduler = {"cls": distributed.Scheduler, "options": here}
+    configured = settings.keywords
+    if "threads_per_worker" in configured:
+        keywords["nthreads"] = configured["threads_per_worker"]
+    if "memory_limit" in configured:
+        keywords["memory_limit"] = configured["memory_limit"]
+    scheduler_options = {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    scheduler = {"cls": distributed.Scheduler, "options": scheduler_options}
     workers = {
         number: {"cls": LocalWorker, "options": {"worker_kwargs": {**keywords, "name": str(number)}}}
         for number in range(jobs)
@@ -220,52 +226,52 @@ def _local(settings: ClusterSettings) -> Any:
 
 
 def _wait_for_a_worker(client: Client, settings: ClusterSettings, stop: StopSignals) -> None:
-    """Until one worker is there, or, of local ones, all are."""
-    wanted = len(client.cluster.worker_spec) if settings.class_ == LOCAL else 1
+    """Wait until there is one worker, or, of local ones, all of them."""
+    expected = len(client.cluster.worker_spec) if settings.class_ == LOCAL else 1
     limit = NO_WORKER if settings.class_ is None else None
-    began, said = time.monotonic(), False
-    while len(ready_workers(client)) < wanted:
+    began, announced = time.monotonic(), False
+    while len(ready_workers(client)) < expected:
         stop.check()
         waited = time.monotonic() - began
         if settings.class_ == LOCAL:
-            _require_local_workers(client, wanted, waited)
+            _require_local_workers(client, expected, waited)
         elif limit is not None and waited > limit:
-            there = len(ready_workers(client))
+            ready = len(ready_workers(client))
             raise ClusterError(
-                f"execution.cluster: the Dask scheduler {client.scheduler.address} has {in_words(there, 'worker')} "
-                f"after {limit:g} s, expected {in_words(wanted, 'worker')} at least. Start some: dask worker "
+                f"execution.cluster: the Dask scheduler {client.scheduler.address} has {in_words(ready, 'worker')} "
+                f"after {limit:g} s, expected {in_words(expected, 'worker')} at least. Start some: dask worker "
                 f"{client.scheduler.address}"
             )
-        if not said and waited > WAITING:
-            come = f", {len(ready_workers(client))} of {wanted} have started" if settings.class_ == LOCAL else ""
-            say(f"waiting for a worker of {settings.class_ or settings.address}{come} ...")
-            said = True
+        if not announced and waited > WAITING:
+            progress = f", {len(ready_workers(client))} of {expected} have started" if settings.class_ == LOCAL else ""
+            say(f"waiting for a worker of {settings.class_ or settings.address}{progress} ...")
+            announced = True
         time.sleep(0.05)
 
 
-def _require_local_workers(client: Client, wanted: int, waited: float) -> None:
+def _require_local_workers(client: Client, expected: int, waited: float) -> None:
     """Raise ClusterError where one of this machine's worker processes has ended, or they take far too long."""
     processes = (getattr(worker, "process", None) for worker in client.cluster.workers.values())
     codes = [process.returncode for process in processes if process is not None and process.returncode is not None]
     if codes:
-        how = f"by {signal.Signals(-codes[0]).name}" if codes[0] < 0 else f"with exit code {codes[0]}"
+        cause = f"by {signal.Signals(-codes[0]).name}" if codes[0] < 0 else f"with exit code {codes[0]}"
         raise ClusterError(
-            f"execution.cluster: a local worker process has ended {how} before it was ready; what it printed is above. "
-            "Where memory is short, ask for fewer (execution.cluster={class: local, jobs: 1}); execution.cluster=null "
-            "runs chains on threads of this process."
+            f"execution.cluster: a local worker process has ended {cause} before it was ready; what it printed is "
+            "above. Where memory is short, ask for fewer (execution.cluster={class: local, jobs: 1}); "
+            "execution.cluster=null runs chains on threads of this process."
         )
     if waited > STARTED:
         raise ClusterError(
-            f"execution.cluster: {len(ready_workers(client))} of {wanted} local workers have started after {STARTED:g} "
-            "s: this machine is busy, or short of memory. Try again when it is not, ask for fewer "
+            f"execution.cluster: {len(ready_workers(client))} of {expected} local workers have started after "
+            f"{STARTED:g} s: this machine is busy, or short of memory. Try again when it is not, ask for fewer "
             "(execution.cluster={class: local, jobs: 1}), or set execution.cluster=null, which runs chains on threads "
             "of this process."
         )
 
 
-def _closed(what: Any) -> None:
+def _close(resource: Any) -> None:
     with suppress(Exception):  # it may be gone
-        what.close(timeout=5.0)
+        resource.close(timeout=5.0)
 
 
 def _reason(error: BaseException) -> str:

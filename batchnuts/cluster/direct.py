@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.cluster.groups import ChainGroup
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 STATE_FILE = "direct.npz"
 
 
-class DirectStorage:
-    """What this process does for the store of a run. See Storage: `record` takes what workers send besides.
+class DirectStorage(Storage):
+    """What this process does for the store of a run; `record` takes what workers send besides.
 
     sizes: chains of each group. remember: whether records are kept in memory, too, for `first`.
     """
@@ -70,7 +71,7 @@ class DirectStorage:
         self.visible = 0
 
     def take(self, group: ChainGroup, report: Report) -> None:
-        """What a segment says of the store."""
+        """Note what the report of a segment says of the store."""
         chains = slice(group.first, group.first + group.chains)
         self.written[group.number] = max(self.written[group.number], report.written)
         for name in report.lost_groups:
@@ -88,11 +89,12 @@ class DirectStorage:
                 raise self.sink.failed(error) from error
 
     def _drop(self, name: str) -> None:
-        """A group, or a variable, that is not computed any longer by one of the workers."""
+        """Drop a group, or a variable, that one of the workers does not compute any longer."""
         group, _, variable = name.partition("/")
         if group in self.sink.files.arrays and (not variable or variable in self.sink.files.arrays[group]):
             self.sink.files.drop(group, [variable] if variable else None)
 
+    @override
     def record(
         self,
         chains: NDArray[np.int64],
@@ -101,12 +103,12 @@ class DirectStorage:
         last: NDArray[np.int64],
         records: Record,
     ) -> None:
-        """See Storage."""
         if self.memory is not None:
             self.memory.record(chains, lanes, first, last, records)
 
+    @override
     def flush(self) -> None:
-        """See Storage: workers have made their chunks durable when their states were saved."""
+        # workers have made their chunks durable when their states were saved
         self.sink.sync()
         parts: list[str] = []
         if self.memory is not None:
@@ -118,8 +120,8 @@ class DirectStorage:
             {"rows": np.array(self.plan.rows), "written": self.written, "parts": np.array(parts, np.str_), **state},
         )
 
+    @override
     def resume(self, recorded: NDArray[np.int64]) -> None:
-        """See Storage."""
         path = self.plan.folder / STATE_FILE
         state = read_arrays(path, PART)
         if state["written"].shape != self.written.shape:
@@ -131,16 +133,16 @@ class DirectStorage:
             self.memory.resume(recorded)
         self.recorded = np.maximum(recorded, np.repeat(self.written, self.sizes) + self.plan.earlier)
 
-    def known(self, groups: list[ChainGroup]) -> NDArray[np.int64]:
+    def recoverable(self, groups: list[ChainGroup]) -> NDArray[np.int64]:
         """[chains]: transitions of each that are in the store, or in what this process knows of its group."""
-        found = self.recorded.copy()
+        counts = self.recorded.copy()
         for group in groups:
             chains = slice(group.first, group.first + group.chains)
             if isinstance(group.start, SavedGroup):
-                found[chains] = np.maximum(found[chains], group.start.stretch.recorded)
+                counts[chains] = np.maximum(counts[chains], group.start.stretch.recorded)
             if self.memory is not None:
-                found[chains] = np.maximum(found[chains], self.memory.recorded[chains])
-        return found
+                counts[chains] = np.maximum(counts[chains], self.memory.recorded[chains])
+        return counts
 
     def write_rest(self, groups: list[ChainGroup], complete: int) -> None:
         """Write what groups lack of the first `complete` draws, from what is known of them here."""
@@ -153,32 +155,34 @@ class DirectStorage:
                 continue
             start = first + self.plan.earlier
             if self.memory is not None:
-                whole = self.memory.first(complete + self.plan.earlier)
+                recorded = self.memory.first(complete + self.plan.earlier)
                 chains = slice(group.first, group.first + group.chains)
-                block: Record = map_leaves(lambda a, c=chains, s=start: a[c, s:], whole)
+                block: Record = map_leaves(lambda a, c=chains, s=start: a[c, s:], recorded)
             else:
                 assert isinstance(group.start, SavedGroup)
                 assert group.start.region is not None
                 block = assembled(self.like, group.chains, list(group.start.region.rows), start, count)
             store.write(block, np.arange(group.first, group.first + group.chains), first)
 
+    @override
     def first(self, transitions: int) -> Record:
-        """See Storage: where all records are in memory besides."""
+        """The first `transitions` of every chain, where all records are in memory besides."""
         if self.memory is None:
             raise RuntimeError("records that were written are not read back")
         return self.memory.first(transitions)
 
+    @override
     def finalize(self) -> Record:
-        """See Storage: no records, arrays [chains, 0, ...]."""
+        """No records: arrays [chains, 0, ...]."""
         chains = sum(self.sizes)
         nothing: Record = map_leaves(lambda a: np.zeros((chains, 0, *a.shape[2:]), a.dtype), self.like)
         return nothing
 
     def drain(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: nothing waits here."""
 
     def close(self) -> None:
-        """There is no thread."""
+        """Do nothing: there is no thread."""
 
 
 def _means_of(saved: SavedGroup | None) -> dict[str, NDArray[Any]] | None:
@@ -186,19 +190,19 @@ def _means_of(saved: SavedGroup | None) -> dict[str, NDArray[Any]] | None:
 
 
 class DirectZarrRun(ZarrRun):
-    """See ZarrRun."""
+    """A ZarrRun whose store the workers of a cluster write."""
 
     ahead = True
     groups: list[ChainGroup]
     """The groups of chains of the stretch of draws."""
 
+    @override
     def begin(self, sampler: SamplerSettings, execution: ExecutionSettings) -> MakeStorage:
-        """See Stream."""
         super().begin(sampler, execution)
         return self
 
     def __call__(self, like: Record, chains: int, transitions: int, room: int | None = None) -> Storage:
-        """See MakeStorage; a runner on a cluster calls `make_direct`."""
+        """Raise an error: a runner on a cluster calls `make_direct` instead."""
         raise RuntimeError("draws go from workers to the store")
 
     def make_direct(
@@ -209,21 +213,21 @@ class DirectZarrRun(ZarrRun):
         self._claim()
         transitions -= self.earlier
         folder = self.place.state
-        there = folder / STATE_FILE
+        state_file = folder / STATE_FILE
         thin = self.content.thin
-        rows = int(read_arrays(there, PART)["rows"]) if there.exists() else 0
+        rows = int(read_arrays(state_file, PART)["rows"]) if state_file.exists() else 0
         rows = rows or rows_of_block(like, sizes[0], transitions, thin)
         chains = sum(sizes)
         sink = self.sink = self._sink(chains, transitions, rows)
         folder.mkdir(parents=True, exist_ok=True)  # after the metadata, by which a folder is known as a store
-        one = map_leaves(lambda array: array[:1, :1].copy(), like)
-        one.position[...] = position
-        fields = {name: array for name, array in one._asdict().items() if not isinstance(array, tuple)}
+        example = map_leaves(lambda array: array[:1, :1].copy(), like)
+        example.position[...] = position
+        fields = {name: array for name, array in example._asdict().items() if not isinstance(array, tuple)}
         stats = statistics(fields, self.sampler.max_tree_depth)
         numbers = np.zeros(1, np.int64)
-        found = self.layout.of_draws(one.position, stats, numbers, numbers + self.earlier)
+        groups = self.layout.of_draws(example.position, stats, numbers, numbers + self.earlier)
         sink.chunk = sizes[0], self.content.length(rows)
-        sink.begin(found, np.arange(chains), np.arange(0, transitions, thin) + self.earlier)
+        sink.begin(groups, np.arange(chains), np.arange(0, transitions, thin) + self.earlier)
         sink.commit(0)  # a process that goes on finds by it that chunks are of this run
         token = uuid.uuid4().hex
         make_token(self.place, token)
@@ -243,8 +247,9 @@ class DirectZarrRun(ZarrRun):
         self.storage = storage  # type: ignore[assignment]
         return storage
 
+    @override
     def discard(self) -> None:
-        """See ZarrRun. A checkpoint may count on what some groups have written: then it stays."""
+        # a checkpoint may count on what some groups have written: then it stays
         if not (self.place.state / STATE_FILE).exists():
             super().discard()
 
@@ -256,9 +261,9 @@ class DirectZarrRun(ZarrRun):
             raise sink.failed(error) from error
         return {}
 
+    @override
     def finish(self, draws: Draws, *, keep: bool = False) -> Any:
-        """See ZarrRun. The store has the draws that every chain has: those of faster chains beyond are in the
-        checkpoint alone."""
+        # the store has the draws that every chain has: those of faster chains beyond are in the checkpoint alone
         complete = draws.complete
         if (draws.done != complete).any():
             draws = replace(draws, done=np.full_like(draws.done, complete))

@@ -29,5 +29,5 @@ class Failure:
     chain: int = 0
     """For the kind `unbounded`: the number of the chain in the run."""
     position: Any = None
-    """Likewise: [dimension]."""
+    """For the kind `unbounded`: the position [dimension]."""
     traceback: str = ""

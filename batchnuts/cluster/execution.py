@@ -14,7 +14,7 @@ from batchnuts.mcmc.run.run import Run
 
 @contextmanager
 def execution_of(run: Run, position: NDArray[Any]) -> Iterator[ChainExecution]:
-    """As the settings say; position [dimension]: where the density can be evaluated."""
+    """The execution that the settings ask for; position [dimension]: where the density can be evaluated."""
     if run.execution.cluster is None:
         yield run.chains
         return

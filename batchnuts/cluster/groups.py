@@ -44,15 +44,15 @@ class ChainGroup:
     """The number of its first chain."""
     chains: int
     start: SavedGroup | ChainInputs
-    """From where another worker goes on."""
+    """The state from which another worker can go on."""
     segment: int = 0
     """The number of its next segment."""
     worker: str | None = None
-    """Where it is: this one can go on without `start`. None: none can."""
+    """The worker that can go on without `start`; None: none can."""
     saved_at: float = 0.0
-    """When `start` was saved: time.monotonic()."""
+    """The time at which `start` was saved, by time.monotonic()."""
     began: float | None = None
-    """When its task under way was given out; None: there is none."""
+    """The time at which its task under way was given out; None: there is none."""
     leaves: bool = False
     """Whether it will go on elsewhere, once its state is here."""
     deaths: int = 0

@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 def versions_of(backend: str) -> dict[str, str]:
     """The versions of this machine on which draws depend, by name."""
-    return versions.found_here(("batchnuts", *engine_infos()[backend].packages, "distributed"))
+    return versions.own_versions(("batchnuts", *engine_infos()[backend].packages, "distributed"))
 
 
-def require_alike(client: Client, here: dict[str, str]) -> None:
+def require_alike(client: Client, own: dict[str, str]) -> None:
     """Raise ClusterError where a worker has another Python, other packages or is another kind of machine."""
     import cloudpickle
 
-    known = client.get_versions()["workers"]  # Dask asks in a way that works between versions of Python
+    by_worker = client.get_versions()["workers"]  # Dask asks in a way that works between versions of Python
     pythons = {
-        address: {"python": ".".join(found["host"]["python"].split(".")[:2])}
-        for address, found in known.items()
-        if found
+        address: {"python": ".".join(info["host"]["python"].split(".")[:2])}
+        for address, info in by_worker.items()
+        if info
     }
-    if lines := versions.differences({"python": here["python"]}, pythons):
+    if lines := versions.differences({"python": own["python"]}, pythons):
         raise differing(lines)
     cloudpickle.register_pickle_by_value(versions)  # they may not have this package
     try:
-        found = client.run(versions.found_here, tuple(here))
+        reported = client.run(versions.own_versions, tuple(own))
     finally:
         cloudpickle.unregister_pickle_by_value(versions)
-    if lines := versions.differences(here, found):
+    if lines := versions.differences(own, reported):
         raise differing(lines)
 
 
@@ -69,15 +69,15 @@ def _users_modules() -> list[ModuleType]:
     """Modules that are in no package that was installed: workers may not be able to import them."""
     import cloudpickle
 
-    known = set(cloudpickle.list_registry_pickle_by_value())
+    registered = set(cloudpickle.list_registry_pickle_by_value())
     installed = ("site-packages", "dist-packages")
     library = tuple({sys.base_prefix, sys.base_exec_prefix})
-    found = []
+    modules = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if name.partition(".")[0] in ("batchnuts", "__main__") or not isinstance(file, str) or name in known:
+        if name.partition(".")[0] in ("batchnuts", "__main__") or not isinstance(file, str) or name in registered:
             continue
         own = not file.startswith(library) and not any(f"/{folder}/" in file for folder in installed)
         if own and isinstance(module, ModuleType) and module.__name__ == name:
-            found.append(module)
-    return found
+            modules.append(module)
+    return modules

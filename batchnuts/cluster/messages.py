@@ -30,18 +30,18 @@ class Plan:
     run: str
     """A name that no other run has."""
     model: bytes
-    """By cloudpickle."""
+    """The pickled model, by cloudpickle."""
     described: dict[str, str]
-    """See `described` (mcmc/execution/model_description.py), of the model here."""
+    """The model in this process, as `described` (mcmc/execution/model_description.py) gives it."""
     versions: dict[str, str]
-    """See `found_here` (versions.py)."""
+    """The versions in this process, as `own_versions` (versions.py) gives them."""
     sampler: SamplerSettings
     execution: ExecutionSettings
-    """With the backend and the chains of a chunk decided."""
+    """The settings with the backend and the chains of a chunk decided."""
     position: NDArray[Any]
     """[dimension]: where the density can be evaluated."""
     density: tuple[NDArray[Any], NDArray[Any]]
-    """What it is there, with its gradient."""
+    """The log-density at that position, with its gradient."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class Stretch:
     leave: float
     phase: str
     reduction: Reduction | None
-    """None: records are kept."""
+    """The reduction of a window; None: records are kept."""
     sends: bool
     """Whether records go to the process that gives orders, where they are kept."""
 
@@ -77,15 +77,15 @@ class StorePlan:
     token: str
     """What TOKEN has in it: that is how a worker knows that it is the same store."""
     folder: Path
-    """For what the process of the run needs until the end."""
+    """The folder for what the process of the run needs until the end."""
     metadata: dict[str, bytes]
-    """By key, of arrays of full length."""
+    """Metadata by key, of arrays of full length."""
     content: Content
     max_tree_depth: int
     rows: int
     """Draws of a block: of each chain of a group those that are written together."""
     transitions: int
-    """That each chain makes at most, without the earlier ones."""
+    """Transitions that each chain makes at most, without the earlier ones."""
     earlier: int
     """Draws of each chain that are elsewhere."""
 
@@ -104,7 +104,7 @@ class SegmentTask:
     """The number of its first chain."""
     chains: int
     segment: int
-    """How many were made before."""
+    """The number of segments that were made before."""
     seconds: float
     """About how long to run."""
     keep: bool
@@ -140,9 +140,9 @@ class SavedRegion:
     written: int
     """Draws of each chain that are there."""
     rows: tuple[Rows, ...]
-    """Those that follow, in the order in which they came."""
+    """The rows that follow, in the order in which they came."""
     means: dict[str, NDArray[Any]]
-    """See ChainMeans.saved; of all draws."""
+    """Means of all draws, as `ChainMeans.saved` gives them."""
     previous: NDArray[Any] | None
     """[chains, dimension]: the last positions that are there; None where none is."""
 
@@ -159,7 +159,7 @@ class SavedGroup:
     before: NDArray[Any]
     """[chains, dimension]: where its chains were when the stretch began."""
     region: SavedRegion | None
-    """Where its draws go to a store from there."""
+    """The state of its draws, where they go to a store from there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,14 +167,14 @@ class Report:
     """What a segment gave."""
 
     order: tuple[int, int, int]
-    """Its stretch, group and number."""
+    """The stretch, group and number of the segment."""
     worker: str
     lost: bool = False
     """Whether the worker did not know where the group is; then nothing was done."""
     failure: Failure | None = None
     seconds: float = 0.0
     done: NDArray[np.int64] | None = None
-    """[chains of the group]."""
+    """[chains of the group]: transitions that each has made."""
     divergences: NDArray[np.int64] | None = None
     counts: Counts = NOTHING
     rows: tuple[Rows, ...] = ()
@@ -188,7 +188,7 @@ class Report:
     ended: ChainResult | None = None
     """The states of its chains without records, once the group has ended."""
     reduced: ReducedWindow | None = None
-    """Likewise, where asked for."""
+    """The reduced window of a group that has ended, where asked for."""
 
 
 def bytes_of(tree: Any) -> int:
@@ -215,7 +215,7 @@ class SavedChains:
     ends: ChainResult
     """[chains, ...] without records: of groups that have ended."""
     ended: tuple[int, ...]
-    """Their numbers."""
+    """The numbers of groups that have ended."""
     reduced: tuple[ReducedWindow | None, ...]
     """The ReducedWindow of each group that has ended; None for others."""
     counts: tuple[Counts, ...]

@@ -42,18 +42,18 @@ class OpenStore:
         draws = np.arange(first, first + rows)
         stats = statistics(fields, self.plan.max_tree_depth)
         with self.lock:
-            found = self.layout.of_draws(fields["position"], stats, chains, draws + self.plan.earlier)
+            groups = self.layout.of_draws(fields["position"], stats, chains, draws + self.plan.earlier)
             for name, arrays in self.files.arrays.items():
-                there = found.get(name)
-                if there is None:
+                computed = groups.get(name)
+                if computed is None:
                     self.lost.add(name)
                 else:
-                    self.lost |= {f"{name}/{variable}" for variable in arrays.keys() - there.keys()}
+                    self.lost |= {f"{name}/{variable}" for variable in arrays.keys() - computed.keys()}
         length = self.plan.content.length
         place = slice(int(chains[0]), int(chains[-1]) + 1), slice(length(first), length(first + rows))
-        for name, entries in found.items():
-            known = self.files.arrays.get(name, {})
-            self.files.write(name, {v: entry for v, entry in entries.items() if v in known}, *place)
+        for name, entries in groups.items():
+            declared = self.files.arrays.get(name, {})
+            self.files.write(name, {v: entry for v, entry in entries.items() if v in declared}, *place)
 
     def sync(self) -> None:
         """Make durable what was written."""

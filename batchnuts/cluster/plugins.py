@@ -40,5 +40,5 @@ class ProgramPlugin(WorkerPlugin):  # type: ignore[misc]
         self.name = f"batchnuts-{run}-program"
 
     def setup(self, worker: Worker) -> None:
-        """See PlanPlugin."""
+        """Called when a worker starts, or is there already."""
         keep_program(self.run, self.program)

@@ -6,42 +6,49 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.cluster.messages import Rows
 from batchnuts.mcmc.kernel.chain_program import Record
+from batchnuts.mcmc.storage.contract import Storage
 from batchnuts.mcmc.storage.memory import MemoryStorage
 
 
-class PassedOn:
-    """See Storage: what records of a worker that are passed on have in common, wherever they go."""
+class PassedOn(Storage):
+    """What storages of a worker whose records are passed on have in common, wherever these go."""
 
     recorded: NDArray[np.int64]
     """[chains]: transitions of each, with those that were passed on."""
 
+    @override
     def flush(self) -> None:
-        """See Storage: whoever has them makes them durable."""
+        """Do nothing: whoever gets the records makes them durable."""
 
+    @override
     def resume(self, recorded: NDArray[np.int64]) -> None:
-        """See Storage: others have what was recorded, or it came with what was saved."""
+        # others have what was recorded, or it came with what was saved
         self.recorded = recorded.copy()
 
+    @override
     def first(self, transitions: int) -> Record:
-        """See Storage: not here."""
+        """Raise an error: records are not read back here."""
         raise RuntimeError("records that were passed on are not read back")
 
+    @override
     def finalize(self) -> Record:
-        """See Storage: not here."""
+        """Raise an error: records are not read back here."""
         raise RuntimeError("records that were passed on are not read back")
 
 
 class RecentStorage(PassedOn):
-    """See Storage. It has what was recorded since `take` was called last. recorded [chains]: what went before."""
+    """Has what was recorded since `take` was called last. recorded [chains]: how many transitions went before."""
 
     def __init__(self, chains: int) -> None:
         self.recorded = np.zeros(chains, np.int64)
         self.rows: list[Rows] = []
 
+    @override
     def record(
         self,
         chains: NDArray[np.int64],
@@ -50,40 +57,40 @@ class RecentStorage(PassedOn):
         last: NDArray[np.int64],
         records: Record,
     ) -> None:
-        """See Storage."""
         if (rows := new_rows(chains, lanes, first, last, records, self.recorded[chains])) is not None:
             self.rows.append(rows)
             self.recorded[rows.chains] = rows.last
 
     def take(self) -> tuple[Rows, ...]:
-        """All that there is; it is not kept."""
+        """Give all rows that there are, which are not kept."""
         rows, self.rows = tuple(self.rows), []
         return rows
 
 
 class WindowStorage(MemoryStorage):
-    """See MemoryStorage: of a window that is reduced when it ends. What others have kept of it can be put back."""
+    """The records of a window that is reduced when it ends. What others have kept of it can be put back."""
 
+    @override
     def resume(self, recorded: NDArray[np.int64]) -> None:
-        """See Storage: `put_back` follows."""
+        # `put_back` follows
         self.recorded = recorded.copy()
 
-    def kept(self) -> Record:
+    def snapshot(self) -> Record:
         """Copies of all records so far, arrays [chains, rows, ...], for `put_back`."""
         rows = int(self.recorded.max(initial=0))
-        found: Record = map_leaves(lambda array: array[:, :rows].copy(), self.finalize())
-        return found
+        copies: Record = map_leaves(lambda array: array[:, :rows].copy(), self.finalize())
+        return copies
 
     def put_back(self, records: Record) -> None:
-        """What `kept` gave, here or elsewhere."""
+        """Put back what `snapshot` gave, here or elsewhere."""
         rows = records.lp.shape[1]
         self.make_room(rows)
-        (_, whole), *_ = self.blocks
+        (_, block), *_ = self.blocks
 
-        def put(to: NDArray[Any], array: NDArray[Any]) -> None:
+        def write_rows(to: NDArray[Any], array: NDArray[Any]) -> None:
             to[:, :rows] = array
 
-        map_leaves(put, whole, records)
+        map_leaves(write_rows, block, records)
 
 
 def new_rows(
@@ -97,11 +104,11 @@ def new_rows(
     """Copies of the rows of some lanes that come after the first `recorded` [n] transitions, if any; else as for
     Storage.record. The numbers of chains are kept."""
     low = np.maximum(first, recorded)
-    some = low < last
-    if not some.any():
+    has_new = low < last
+    if not has_new.any():
         return None
-    chains, lanes, first, last, low = (array[some] for array in (chains, lanes, first, last, low))
+    chains, lanes, first, last, low = (array[has_new] for array in (chains, lanes, first, last, low))
     rows = (low - first)[:, None] + np.arange(int((last - low).max()))
     rows = np.minimum(rows, records.lp.shape[1] - 1)
-    found: Record = map_leaves(lambda array: array[lanes[:, None], rows], records)
-    return Rows(chains.copy(), low, last.copy(), found)
+    copies: Record = map_leaves(lambda array: array[lanes[:, None], rows], records)
+    return Rows(chains.copy(), low, last.copy(), copies)

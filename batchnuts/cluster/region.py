@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.cluster.messages import TOKEN, Rows, SavedRegion
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class RegionStorage(PassedOn):
-    """See Storage: of the group whose first chain has the number `first`. saved: what another worker has left of it.
+    """The records of the group whose first chain has the number `first`. saved: what another worker has left of it.
 
     sends: whether records are also kept for `take`.
     """
@@ -41,18 +42,19 @@ class RegionStorage(PassedOn):
         self.recorded = np.full(chains, self.earlier)
         self.means = ChainMeans(chains, like.position.shape[2], like.position.dtype, like.step_size.dtype)
         self.rows: list[Rows] = []
-        """What is not written."""
+        """Rows that are not written yet."""
         self.fresh: list[Rows] = []
-        """What is not taken."""
+        """Rows that are not taken yet."""
         self.written = 0
         self.reported = 0
-        """What `written` was when `means` were reported last."""
+        """The value of `written` when `means` were reported last."""
         self.previous: NDArray[Any] | None = None
         if saved is not None:
             self.written, self.previous = saved.written, saved.previous
             self.rows = list(saved.rows)
             self.means.restore(saved.means)
 
+    @override
     def record(
         self,
         chains: NDArray[np.int64],
@@ -61,7 +63,7 @@ class RegionStorage(PassedOn):
         last: NDArray[np.int64],
         records: Record,
     ) -> None:
-        """See Storage. Raises OSError where a block cannot be written."""
+        """Take transitions as a Storage does. Raises OSError where a block cannot be written."""
         rows = new_rows(chains, lanes, first, last, records, self.recorded[chains])
         if rows is None:
             return
@@ -87,21 +89,21 @@ class RegionStorage(PassedOn):
         self._gather(block)
         self.previous = block.position[:, -1].copy()
         self.written += rows
-        self.rows = [some for some in self.rows if int(some.last.max()) > start + rows]
+        self.rows = [entry for entry in self.rows if int(entry.last.max()) > start + rows]
 
     def _gather(self, block: Record) -> None:
-        found = divergences_of_block(block, self.written, self.previous)
-        if found is not None:
-            found["chain"] = self.numbers[found["chain"]]
-            put_divergences(self.store.place, f"{self.written}-{self.numbers[0]}", found)
+        divergences = divergences_of_block(block, self.written, self.previous)
+        if divergences is not None:
+            divergences["chain"] = self.numbers[divergences["chain"]]
+            put_divergences(self.store.place, f"{self.written}-{self.numbers[0]}", divergences)
 
     def take(self) -> tuple[Rows, ...]:
-        """What was recorded since the last time, where it is to be sent."""
+        """Give the rows that were recorded since the last time, where they are to be sent."""
         fresh, self.fresh = tuple(self.fresh), []
         return fresh
 
     def saved(self) -> SavedRegion:
-        """For another worker. What is written is durable then."""
+        """The state for another worker, with all that is written made durable."""
         self.store.sync()
         means = {name: array.copy() for name, array in self.means.saved().items()}
         return SavedRegion(self.written, tuple(self.rows), means, self.previous)
@@ -110,22 +112,22 @@ class RegionStorage(PassedOn):
 def assembled(like: Record, chains: int, rows: list[Rows], start: int, count: int) -> Record:
     """Transitions [start, start + count) of all chains of a group: arrays [chains, count, ...]."""
     block: Record = map_leaves(lambda a: np.zeros((chains, count, *a.shape[2:]), a.dtype), like)
-    for some in rows:
-        low, high = np.maximum(some.first, start), np.minimum(some.last, start + count)
+    for entry in rows:
+        low, high = np.maximum(entry.first, start), np.minimum(entry.last, start + count)
         size = np.maximum(high - low, 0)
         if not size.any():
             continue
         offset = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
-        source = np.repeat(np.arange(len(size)), size), np.repeat(low - some.first, size) + offset
-        target = np.repeat(some.chains, size), np.repeat(low - start, size) + offset
+        source = np.repeat(np.arange(len(size)), size), np.repeat(low - entry.first, size) + offset
+        target = np.repeat(entry.chains, size), np.repeat(low - start, size) + offset
 
-        def put(to: NDArray[Any], there: NDArray[Any], s: Any = source, t: Any = target) -> None:
-            to[t] = there[s]
+        def write_rows(to: NDArray[Any], array: NDArray[Any], s: Any = source, t: Any = target) -> None:
+            to[t] = array[s]
 
-        map_leaves(put, block, some.records)
+        map_leaves(write_rows, block, entry.records)
     return block
 
 
 def make_token(place: Place, token: str) -> None:
-    """Let workers know the store by it."""
+    """Make a file by which workers know the store."""
     place.put(TOKEN, token.encode())

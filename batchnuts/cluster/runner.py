@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from batchnuts.autobatch.machine import LaneProgram
 from batchnuts.cluster.connect import ready_workers, workers_of
@@ -31,7 +32,7 @@ from batchnuts.mcmc.execution.runner import Counts, Interrupted, Runner
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction, joined
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
-from batchnuts.mcmc.run.chain_execution import ExecutedRun, chain_program
+from batchnuts.mcmc.run.chain_execution import ChainExecution, ExecutedRun, chain_program
 from batchnuts.mcmc.run.run import Run
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
 from batchnuts.mcmc.storage.draws import Arrangement
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
-class OnCluster:
-    """See ChainExecution. client: of the cluster; position [dimension]: where the run's density can be evaluated."""
+class OnCluster(ChainExecution):
+    """Executes chains on a cluster. client: the cluster's; position [dimension]: where the density can be evaluated."""
 
     def __init__(self, client: Client, run: Run, position: NDArray[Any]) -> None:
         self.client = client
@@ -68,41 +69,41 @@ class OnCluster:
         self.register(PlanPlugin(plan))
 
     def register(self, plugin: PlanPlugin | ProgramPlugin) -> None:
-        """Bring it to all workers, also to those that come later."""
+        """Bring a plugin to all workers, also to those that come later."""
         self.client.register_plugin(plugin)
         self.plugins.append(plugin.name)
 
     def close(self) -> None:
-        """Workers forget the run."""
+        """Make workers forget the run."""
         for name in self.plugins:
             with suppress(Exception):  # the cluster may be gone
                 self.client.unregister_worker_plugin(name)
 
+    @override
     def evaluated(self, run: ExecutedRun, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """See ChainExecution."""
         log_density, gradient = self._in_parts(evaluated, (position,))
         return log_density, gradient
 
+    @override
     def searched(
         self, run: ExecutedRun, metric: MetricParameters, arguments: Sequence[NDArray[Any]]
     ) -> tuple[Any, ...]:
-        """See ChainExecution."""
-        which = uuid.uuid4().hex  # of this search: others may have other parameters
-        return self._in_parts(searched, tuple(arguments), metric, which)
+        identity = uuid.uuid4().hex  # of this search: others may have other parameters
+        return self._in_parts(searched, tuple(arguments), metric, identity)
 
-    def _in_parts(self, function: Any, arrays: tuple[NDArray[Any], ...], *before: Any) -> tuple[NDArray[Any], ...]:
+    def _in_parts(self, function: Any, arrays: tuple[NDArray[Any], ...], *leading: Any) -> tuple[NDArray[Any], ...]:
         chains, threads = len(arrays[0]), max(1, sum(workers_of(self.client).values()))
         size = self.width * max(1, -(-chains // (threads * self.width)))
         arrays = tuple(np.asarray(array) for array in arrays)
         calls = []
         for first in range(0, chains, size):
-            some = tuple(array[first : first + size] for array in arrays)
-            calls.append((self.name, *before, some if before else some[0]))
-        found = self.tasks.all(function, calls, self.model)
-        return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+            part = tuple(array[first : first + size] for array in arrays)
+            calls.append((self.name, *leading, part if leading else part[0]))
+        results = self.tasks.all(function, calls, self.model)
+        return tuple(np.concatenate(parts) for parts in zip(*results, strict=True))
 
+    @override
     def find_runner(self, run: ExecutedRun, states: ChainStates) -> ClusterRunner:
-        """See ChainExecution."""
         example = run.inputs(states, 0, False)
         chains = len(example.key)
         lanes = run.saved.lanes if run.saved is not None else None
@@ -117,11 +118,11 @@ class OnCluster:
         return ClusterRunner(self, self.run, chains, lanes)
 
     def keep(self, run: ExecutedRun, runner: Runner) -> None:
-        """Workers keep what they compile for as long as they know the run."""
+        """Do nothing: workers keep what they compile for as long as they know the run."""
 
 
-class ClusterRunner:
-    """See Runner."""
+class ClusterRunner(Runner):
+    """Runs chains in groups on the workers of a cluster."""
 
     def __init__(self, cluster: OnCluster, run: Run, chains: int, lanes: int) -> None:
         self.cluster = cluster
@@ -136,12 +137,13 @@ class ClusterRunner:
         self.running: RunningStretch | None = None
 
     @property
+    @override
     def arrangement(self) -> Arrangement:
-        """See Runner."""
         return Arrangement(self.lanes, self.policy, -(-self.chains // self.lanes), self.threads)
 
+    @override
     def wait_until_compiled(self) -> None:
-        """See Runner. One worker of each machine compiles first: others there may find its programs."""
+        # one worker of each machine compiles first: others there may find its programs
         if self.compiled:
             return
         machines: dict[str, list[str]] = {}
@@ -154,22 +156,23 @@ class ClusterRunner:
     def _prepare(self, workers: list[str]) -> None:
         tasks = self.cluster.tasks
         name = self.cluster.name
-        left = {worker: tasks.give(("prepare", worker, 0), prepare, name, worker=worker) for worker in workers}
-        while left:
+        pending = {worker: tasks.give(("prepare", worker, 0), prepare, name, worker=worker) for worker in workers}
+        while pending:
             tasks.stop.check()
-            there = tasks.workers()
-            gone = [left.pop(worker) for worker in list(left) if not there.get(worker)]
-            tasks.cancel(gone)  # those that come compile later
-            found = tasks.next(0.25)
-            if found is None or found[0][0] != "prepare":
+            present = tasks.workers()
+            lost = [pending.pop(worker) for worker in list(pending) if not present.get(worker)]
+            tasks.cancel(lost)  # those that come compile later
+            item = tasks.next(0.25)
+            if item is None or item[0][0] != "prepare":
                 continue
-            (_, worker, _), outcome = found
-            left.pop(worker, None)
+            (_, worker, _), outcome = item
+            pending.pop(worker, None)
             if isinstance(outcome.result, Failure):
                 raise error_of(outcome.result, self.run_of.model, "warmup")
             if outcome.done:  # else it has died
                 self.policy, _ = outcome.result
 
+    @override
     def run(
         self,
         inputs: ChainInputs,
@@ -179,7 +182,6 @@ class ClusterRunner:
         resumed: SavedChains | None = None,
         reduction: Reduction | None = None,
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """See Runner."""
         if resumed is not None and not isinstance(resumed, SavedChains):
             raise CheckpointError(
                 "The checkpoint is of a run on threads of one process: go on with it as it was, without "
@@ -206,39 +208,42 @@ class ClusterRunner:
         )
         return running.reports()
 
+    @override
     def reduced(self) -> ReducedWindow | None:
-        """See Runner."""
         assert self.running is not None
         parts = [part for part in self.running.reduced if part is not None]
         return joined(parts) if parts else None
 
+    @override
     def pause(self) -> None:
-        """See Runner: states that are saved are consistent in themselves, whatever goes on."""
+        """Do nothing: states that are saved are consistent in themselves, whatever goes on."""
 
+    @override
     def proceed(self) -> None:
-        """See Runner."""
+        """Do nothing: nothing was paused."""
 
+    @override
     def saved(self) -> SavedChains | None:
-        """See Runner."""
         return None if self.running is None else self.running.saved(self.lanes, self.run_of.rows)
 
     @property
+    @override
     def storage(self) -> Storage | None:
-        """See Runner."""
         return None if self.running is None else self.running.storage
 
+    @override
     def watch(self, transitions: int) -> None:
-        """See Runner: all records come with each report."""
+        """Do nothing: all records come with each report."""
 
+    @override
     def recorded(self, transitions: int) -> Record | None:
-        """See Runner."""
         running = self.running
         if running is None or running.storage is None or running.recorded.min() < transitions:
             return None
         return running.storage.first(transitions)
 
+    @override
     def interrupted(self) -> Interrupted | None:
-        """See Runner."""
         if self.running is None:
             return None
         running = self.running
@@ -246,11 +251,11 @@ class ClusterRunner:
             running.drain()
         if running.storage is None:
             return None
-        result = running.result._replace(done=running.made())
+        result = running.result._replace(done=running.saveable())
         return Interrupted(result, np.ones(self.chains, bool))
 
+    @override
     def forget(self) -> None:
-        """See Runner."""
         if self.running is not None:
             self.running.drop()
         self.running = None

@@ -24,7 +24,7 @@ from batchnuts.cluster.groups import ChainGroup
 from batchnuts.cluster.messages import Report, SavedChains, SavedGroup, SegmentTask, Stretch, bytes_of
 from batchnuts.cluster.recent import new_rows
 from batchnuts.cluster.segment import advance
-from batchnuts.cluster.tasks import DEAD, Outcome, Tasks, error_of, said, was_killed
+from batchnuts.cluster.tasks import DEAD, Outcome, Tasks, error_of, was_killed, why_not_done
 from batchnuts.mcmc.execution.runner import Counts, UnboundedDensity
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, empty_records
@@ -105,8 +105,8 @@ class RunningStretch:
         self.storage: Storage | None = None
         if stretch.reduction is None:
             model = run.model
-            one = empty_records(1, model.dimension, model.dtype, run.divergences)
-            like = map_leaves(lambda a: a[None], one)
+            row = empty_records(1, model.dimension, model.dtype, run.divergences)
+            like = map_leaves(lambda a: a[None], row)
             if isinstance(make_storage, DirectZarrRun):
                 position = np.asarray(inputs.position)[0]
                 self.storage = make_storage.make_direct(like, position, stretch.transitions, sizes)
@@ -118,17 +118,17 @@ class RunningStretch:
         self.futures: dict[tuple[int, int], Future] = {}
         """Tasks under way, by group and segment."""
         self.places: dict[tuple[int, int], str | None] = {}
-        """To which worker each was given."""
+        """The worker to which each task was given."""
         self.workers: dict[str, int] = {}
         self.looked = -LOOKS
         self.state_bytes = 0.0
-        """Of a chain, in the largest state so far."""
+        """Bytes of a chain, in the largest state so far."""
         self.broken = False
         """Whether the cluster is of no use any more."""
 
     def _go_on(self, saved: SavedChains) -> None:
-        now = {"done": saved.done.copy(), "divergences": saved.divergences.copy()}
-        self.ends = map_leaves(np.array, saved.ends)._replace(**now)
+        totals = {"done": saved.done.copy(), "divergences": saved.divergences.copy()}
+        self.ends = map_leaves(np.array, saved.ends)._replace(**totals)
         if self.storage is not None:
             self.recorded = saved.recorded.copy()
             self.storage.resume(self.recorded)
@@ -141,21 +141,21 @@ class RunningStretch:
 
     @property
     def direct(self) -> DirectStorage | None:
-        """Where workers write draws to a store."""
+        """The storage through which workers write draws to a store, if they do."""
         return self.storage if isinstance(self.storage, DirectStorage) else None
 
     # ---- driving it --------------------------------------------------------------------------------------------------
 
     def reports(self) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """See Runner.run."""
+        """Counts so far; with the last item, the result: as `Runner.run` gives them."""
         try:
             last = 0.0
             while not all(group.ended for group in self.groups):
                 self.give_out()
-                found = self.tasks.next(min(0.1, SEGMENT))
-                while found is not None:
-                    self.take(*found)
-                    found = self.tasks.next(0.0)
+                item = self.tasks.next(min(0.1, SEGMENT))
+                while item is not None:
+                    self.take(*item)
+                    item = self.tasks.next(0.0)
                 if time.monotonic() - last > min(SEGMENT, 0.5) / 2:
                     last = time.monotonic()
                     yield self.counts(), None
@@ -188,7 +188,7 @@ class RunningStretch:
         for worker in self.places.values():
             if worker in free:
                 free[worker] -= 1
-        hung = Counter(worker for (which, n), worker in self.places.items() if self.groups[which].segment != n)
+        hung = Counter(worker for (number, n), worker in self.places.items() if self.groups[number].segment != n)
         waiting = [group for group in self.groups if not group.ended and group.began is None]
         for group in waiting:
             if group.worker is not None and hung[group.worker] >= self.workers.get(group.worker, 0):
@@ -220,18 +220,18 @@ class RunningStretch:
                 return
 
     def _taken_from_the_dead(self) -> list[ChainGroup]:
-        """The groups of tasks whose workers are gone, which go on elsewhere from their last state."""
-        gone = [place for place, worker in self.places.items() if worker not in self.workers]
-        for place in gone:
+        """Take back the groups of tasks whose workers are gone; they go on elsewhere from their last state."""
+        lost = [place for place, worker in self.places.items() if worker not in self.workers]
+        for place in lost:
             self.places.pop(place)
-        self.tasks.cancel([self.futures.pop(place) for place in gone])
-        groups = [group for group in self.groups if group.began is not None and (group.number, group.segment) in gone]
+        self.tasks.cancel([self.futures.pop(place) for place in lost])
+        groups = [group for group in self.groups if group.began is not None and (group.number, group.segment) in lost]
         for group in groups:
             self._take_back(group)
         return groups
 
     def _take_from_the_slow(self, now: float) -> None:
-        """Groups of which a task takes far too long: its worker may hang, or be very slow."""
+        """Take back groups of which a task takes far too long: its worker may hang, or be very slow."""
         for group in self.groups:
             if group.began is not None and now - group.began > self.patience * 2**group.stalls:
                 group.stalls += 1
@@ -244,7 +244,7 @@ class RunningStretch:
 
     @property
     def save_seconds(self) -> float:
-        """Between two states of a group."""
+        """Seconds between two states of a group."""
         return max(SAVE, self.state_bytes * len(self.recorded) / STATE_RATE)
 
     @property
@@ -260,8 +260,8 @@ class RunningStretch:
         return max(seconds, times * self.seconds)
 
     def give(self, group: ChainGroup, worker: str, now: float) -> None:
-        """The next segment of a group."""
-        here = group.worker == worker
+        """Give the next segment of a group to a worker."""
+        resident = group.worker == worker
         keep = group.leaves or now - (group.saved_at or now) >= self.save_seconds
         group.saved_at = group.saved_at or now
         order = SegmentTask(
@@ -273,10 +273,10 @@ class RunningStretch:
             group.segment,
             self.seconds,
             keep,
-            None if here else group.start,
-            None if here else self.metric,
+            None if resident else group.start,
+            None if resident else self.metric,
             group.depth,
-            None if here or self.direct is None else self.direct.plan,
+            None if resident or self.direct is None else self.direct.plan,
         )
         place = group.number, group.segment
         group.began = now
@@ -286,13 +286,13 @@ class RunningStretch:
     # ---- what comes back ---------------------------------------------------------------------------------------------
 
     def take(self, name: tuple[int, int, int], outcome: Outcome) -> None:
-        """The end of a task."""
-        number, which, segment = name
+        """Take the outcome of a task."""
+        number, group_number, segment = name
         if number != self.stretch.number:
             return
-        self.futures.pop((which, segment), None)
-        self.places.pop((which, segment), None)
-        group = self.groups[which]
+        self.futures.pop((group_number, segment), None)
+        self.places.pop((group_number, segment), None)
+        group = self.groups[group_number]
         if segment != group.segment or group.ended:
             return  # it was given to another worker, too
         assert group.began is not None
@@ -303,26 +303,26 @@ class RunningStretch:
         if not outcome.done:
             self._not_done(group, outcome)
             return
-        found = outcome.result
-        if isinstance(found, Failure):
-            self._failed(group, found)
+        report = outcome.result
+        if isinstance(report, Failure):
+            self._failed(group, report)
             return
-        if found.lost:
+        if report.lost:
             group.worker = None
             return
-        self._add(group, found)
+        self._add(group, report)
 
-    def _add(self, group: ChainGroup, found: Report) -> None:
+    def _add(self, group: ChainGroup, report: Report) -> None:
         chains = slice(group.first, group.first + group.chains)
-        group.worker = found.worker
-        assert found.done is not None
-        if (found.done > self.furthest[chains]).any() or found.ended is not None:
+        group.worker = report.worker
+        assert report.done is not None
+        if (report.done > self.furthest[chains]).any() or report.ended is not None:
             group.deaths = 0
-        self.furthest[chains] = np.maximum(self.furthest[chains], found.done)
-        if (found.done >= self.ends.done[chains]).all():  # not what was made before, and is made again
-            self.ends.done[chains], self.ends.divergences[chains] = found.done, found.divergences
-            group.counts = found.counts
-        for rows in found.rows:
+        self.furthest[chains] = np.maximum(self.furthest[chains], report.done)
+        if (report.done >= self.ends.done[chains]).all():  # not what was made before, and is made again
+            self.ends.done[chains], self.ends.divergences[chains] = report.done, report.divergences
+            group.counts = report.counts
+        for rows in report.rows:
             numbers = rows.chains + group.first
             lanes = np.arange(len(numbers))
             new = new_rows(numbers, lanes, rows.first, rows.last, rows.records, self.recorded[numbers])
@@ -336,37 +336,37 @@ class RunningStretch:
                 self.storage.record(new.chains, np.arange(len(new.chains)), new.first, new.last, new.records)
                 self.recorded[new.chains] = new.last
         if self.direct is not None:
-            self.direct.take(group, found)
-        if found.saved is not None:
-            group.start, group.saved_at = found.saved, time.monotonic()
-            self.state_bytes = max(self.state_bytes, bytes_of(found.saved) / group.chains)
+            self.direct.take(group, report)
+        if report.saved is not None:
+            group.start, group.saved_at = report.saved, time.monotonic()
+            self.state_bytes = max(self.state_bytes, bytes_of(report.saved) / group.chains)
             if group.leaves:
                 group.worker, group.leaves = None, False
-        if found.ended is not None:
+        if report.ended is not None:
 
-            def put(to: NDArray[Any], array: NDArray[Any]) -> None:
+            def write(to: NDArray[Any], array: NDArray[Any]) -> None:
                 to[chains] = array
 
-            map_leaves(put, self.ends, found.ended)
-            self.reduced[group.number] = found.reduced
+            map_leaves(write, self.ends, report.ended)
+            self.reduced[group.number] = report.reduced
             group.ended = True
 
     def _not_done(self, group: ChainGroup, outcome: Outcome) -> None:
-        """Workers have died of it, or the scheduler has lost it."""
+        """Handle a task of which workers have died, or that the scheduler has lost."""
         self.looked = -LOOKS
         group.worker = None
-        self._count_deaths([group], DEATHS_OF_KILLED if was_killed(outcome.future) else 1, said(outcome))
+        self._count_deaths([group], DEATHS_OF_KILLED if was_killed(outcome.future) else 1, why_not_done(outcome))
 
     def _count_deaths(self, groups: Sequence[ChainGroup], number: int, why: str) -> None:
-        """Raise ClusterError where groups have had too many."""
+        """Count deaths of workers; raise ClusterError where groups have had too many."""
         for group in groups:
             group.deaths += number
         ill = [group for group in groups if group.deaths >= DEATHS]
         if not ill:
             return
-        which = "Chains" if len(ill) == 1 else "Some of the chains"
+        subject = "Chains" if len(ill) == 1 else "Some of the chains"
         raise ClusterError(
-            f"{which} {ill[0].first} to {ill[-1].first + ill[-1].chains - 1} cannot be run ({self.stretch.phase}): "
+            f"{subject} {ill[0].first} to {ill[-1].first + ill[-1].chains - 1} cannot be run ({self.stretch.phase}): "
             f"{why}. If their memory was not enough, lower execution.chunk_lanes, or give workers more (memory_limit); "
             "what Dask's workers have printed says why they ended."
         )
@@ -384,24 +384,24 @@ class RunningStretch:
 
     # ---- its end -----------------------------------------------------------------------------------------------------
 
-    def made(self) -> NDArray[np.int64]:
+    def saveable(self) -> NDArray[np.int64]:
         """[chains]: transitions of each that can be saved."""
         if self.direct is None:
             return self.recorded.copy()
-        known = self.direct.known(self.groups)
-        return np.full_like(known, known.min())  # a store has the draws that all chains have
+        counts = self.direct.recoverable(self.groups)
+        return np.full_like(counts, counts.min())  # a store has the draws that all chains have
 
     def drain(self) -> None:
         """Take what has come back; where draws that are not in the store are with workers, get them."""
         if self.direct is not None and self.direct.memory is None:
             self._fetch()
-        while (found := self.tasks.next(0.0)) is not None:
-            self.take(*found)
+        while (item := self.tasks.next(0.0)) is not None:
+            self.take(*item)
 
     def _fetch(self) -> None:
-        """The states of all groups, as far as they come in time."""
+        """Get the states of all groups, as far as they come in time."""
         until = time.monotonic() + FETCH
-        asked: set[int] = set()
+        requested: set[int] = set()
         while (now := time.monotonic()) < until:
             if now - self.looked >= LOOKS:
                 self.looked = now
@@ -412,23 +412,23 @@ class RunningStretch:
                 self._taken_from_the_dead()
             for group in self.groups:
                 free = not group.ended and group.began is None
-                if free and group.worker and self.workers.get(group.worker) and group.number not in asked:
-                    asked.add(group.number)
+                if free and group.worker and self.workers.get(group.worker) and group.number not in requested:
+                    requested.add(group.number)
                     group.saved_at = -math.inf
                     self.give(group, group.worker, now)
             if all(group.began is None for group in self.groups):
                 return
-            if (found := self.tasks.next(0.1)) is not None:
-                self.take(*found)
+            if (item := self.tasks.next(0.1)) is not None:
+                self.take(*item)
 
     def drop(self) -> None:
-        """Nothing of it is of use any more."""
+        """Cancel all tasks: nothing of the stretch is of use any more."""
         futures, self.futures = list(self.futures.values()), {}
         if not self.broken:
             self.tasks.cancel(futures)
 
     def saved(self, lanes: int, rows: int) -> SavedChains:
-        """For a checkpoint. Raises OSError."""
+        """The stretch for a checkpoint. Raises OSError."""
         if self.storage is not None:
             self.storage.flush()
         return SavedChains(
@@ -447,12 +447,12 @@ class RunningStretch:
 
 
 def _part(inputs: ChainInputs, first: int, chains: int) -> ChainInputs:
-    found: ChainInputs = map_leaves(lambda array: np.asarray(array)[first : first + chains], inputs)
-    return found
+    of_group: ChainInputs = map_leaves(lambda array: np.asarray(array)[first : first + chains], inputs)
+    return of_group
 
 
 def _ends(inputs: ChainInputs) -> ChainResult:
-    """Of chains that have made no transition, without records."""
+    """The results of chains that have made no transition, without records."""
     fields: dict[str, Any] = {
         name: map_leaves(np.array, getattr(inputs, name)) if name != "records" else () for name in ChainResult._fields
     }

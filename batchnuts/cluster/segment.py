@@ -38,24 +38,24 @@ def prepare(run: str) -> tuple[str | None, int] | Failure:
     def work(session: Session) -> tuple[str | None, int]:
         return session.compile()
 
-    return _done(run, work, "compile")
+    return _in_session(run, work, "compile")
 
 
 def evaluated(run: str, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]] | Failure:
-    """See Session.evaluated."""
-    return _done(run, lambda session: session.evaluated(position), "warmup")
+    """Log-densities and gradients at positions, as `Session.evaluated` gives them."""
+    return _in_session(run, lambda session: session.evaluated(position), "warmup")
 
 
 def searched(
-    run: str, metric: MetricParameters, which: Any, arguments: tuple[NDArray[Any], ...]
+    run: str, metric: MetricParameters, identity: Any, arguments: tuple[NDArray[Any], ...]
 ) -> tuple[NDArray[Any], ...] | Failure:
-    """See `search` (run.py), for some chains."""
+    """First step sizes for some chains, as `search` gives them."""
 
     def work(session: Session) -> tuple[NDArray[Any], ...]:
-        with session.using(metric, which):
+        with session.using(metric, identity):
             return search(session.programs, session.plan.execution, arguments, session.width)
 
-    return _done(run, work, "the search for a first step size")
+    return _in_session(run, work, "the search for a first step size")
 
 
 def advance(order: SegmentTask) -> Report | Failure:
@@ -73,22 +73,22 @@ def advance(order: SegmentTask) -> Report | Failure:
         assert isinstance(live, WorkerGroup), "nothing else is kept there"
         with session.on_shard() as shard:
             live.run(shard, began + order.seconds)
-        found = live.report(session, order, began)
+        report = live.report(session, order, began)
         live.place = order.stretch.number, order.segment + 1
         with session.changed:
-            session.live = {n: one for n, one in session.live.items() if one.place[0] >= order.stretch.number}
-            if found.ended is None:
+            session.live = {n: group for n, group in session.live.items() if group.place[0] >= order.stretch.number}
+            if report.ended is None:
                 session.live[order.group] = live
-        return found
+        return report
 
-    return _done(order.run, work, order.stretch.phase, order.first)
+    return _in_session(order.run, work, order.stretch.phase, order.first)
 
 
 def _name(order: SegmentTask) -> tuple[int, int, int]:
     return order.stretch.number, order.group, order.segment
 
 
-def _done(run: str, work: Callable[[Session], Result], phase: str, first: int = 0) -> Result | Failure:
+def _in_session(run: str, work: Callable[[Session], Result], phase: str, first: int = 0) -> Result | Failure:
     """What the work gives in the session of a run, or how it failed; first: the number of its first chain."""
     session: Session | None = None
     try:
@@ -129,11 +129,11 @@ class WorkerGroup:
     before: NDArray[Any]
     """[chains, dimension]: where its chains were when the stretch began."""
     sent: dict[MergePosition, Any] = field(default_factory=dict)
-    """By chunk: its state when its rows were taken last."""
+    """The state of each chunk when its rows were taken last."""
 
     @classmethod
     def begin(cls, session: Session, order: SegmentTask) -> WorkerGroup:
-        """Where the order says that the group is."""
+        """The group at the state that the order gives."""
         stretch, chains, start = order.stretch, order.chains, order.start
         assert start is not None, "else it is known here"
         assert order.metric is not None, "it comes with it"
@@ -160,12 +160,12 @@ class WorkerGroup:
             pass
 
     def report(self, session: Session, order: SegmentTask, began: float) -> Report:
-        """What the segment gave; order: of it."""
+        """The report of a segment; order: its task."""
         attempt, kept = self.attempt, self.attempt.kept
         saved = None
         if order.keep and not attempt.finished:
             stretch = saved_attempt(attempt)
-            records = kept.storage.kept() if isinstance(kept.storage, WindowStorage) else None
+            records = kept.storage.snapshot() if isinstance(kept.storage, WindowStorage) else None
             region = kept.storage.saved() if isinstance(kept.storage, RegionStorage) else None
             saved = SavedGroup(order.first, order.chains, stretch, records, self.before, region)
         elif not attempt.finished and not isinstance(kept.storage, WindowStorage):
@@ -209,10 +209,10 @@ def _of_region(storage: Storage, finished: bool) -> dict[str, Any]:
     """What a report says of the store."""
     if not isinstance(storage, RegionStorage):
         return {}
-    found: dict[str, Any] = {"written": storage.written, "lost_groups": tuple(sorted(storage.store.lost))}
+    fields: dict[str, Any] = {"written": storage.written, "lost_groups": tuple(sorted(storage.store.lost))}
     if finished:
         storage.store.sync()
     if storage.written != storage.reported:
         storage.reported = storage.written
-        found["means"] = {name: array.copy() for name, array in storage.means.saved().items()}
-    return found
+        fields["means"] = {name: array.copy() for name, array in storage.means.saved().items()}
+    return fields

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from batchnuts.autobatch.machine import LaneProgram, prepare_disk_cache, tensor_library, use_own_threads
 from batchnuts.cluster.errors import ClusterError, DiffersError
 from batchnuts.cluster.messages import Plan, ProgramSpec, StorePlan
-from batchnuts.cluster.versions import differences, found_here
+from batchnuts.cluster.versions import differences, own_versions
 from batchnuts.disk_cache.folder import keeping
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.evaluation import evaluate_at
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 _lock = threading.Lock()
 _plans: dict[str, tuple[Plan, str, int]] = {}
-"""By run: its plan, the worker's address, and its threads."""
+"""The plan of each run, with the worker's address and threads."""
 _programs: dict[str, ProgramSpec] = {}
-"""By run."""
+"""What the programs of each run are compiled for."""
 _sessions: dict[str, Session] = {}
 
 ROUNDING = 1000
@@ -65,16 +65,16 @@ def keep_plan(plan: Plan, address: str, threads: int) -> None:
 
 
 def keep_program(run: str, program: ProgramSpec) -> None:
-    """What chains' programs are compiled for."""
+    """Keep what chains' programs are compiled for."""
     with _lock:
         _programs[run] = program
 
 
 def forget(run: str) -> None:
-    """It has ended."""
+    """Drop what is kept of a run that has ended."""
     with _lock:
-        for kept in (_plans, _programs, _sessions):
-            kept.pop(run, None)
+        for registry in (_plans, _programs, _sessions):
+            registry.pop(run, None)
 
 
 def session_of(run: str) -> Session:
@@ -98,7 +98,7 @@ class Session:
 
         self.plan = plan
         self.address = address
-        differing = differences(plan.versions, {address: found_here(plan.versions)})
+        differing = differences(plan.versions, {address: own_versions(plan.versions)})
         if differing:
             raise DiffersError("\n".join(differing))
         backend = plan.execution.backend
@@ -110,7 +110,7 @@ class Session:
             self.programs: Programs = borrow(self.model, self.engine, plan.sampler, plan.execution, plan.position)
         self.width = width_for(plan.sampler.chain_count)
         self.machine: ChainMachine | None = None
-        """None until it is asked for."""
+        """The machine that runs chains; None until it is asked for."""
         self.live: dict[int, Any] = {}
         """By number: groups (`WorkerGroup`, segment.py) at the end of their last segment here."""
         self.shards = list(range(threads))
@@ -119,15 +119,15 @@ class Session:
         """Guards all but `machine`; notified when a task ends."""
         self.making = threading.Lock()
         self.store: OpenStore | None = None
-        """None until draws go to one."""
+        """The store to which draws go; None before they do."""
         self.users = 0
         """Tasks that use the metric."""
         self.metric: Any = None
-        """Whose parameters the programs have."""
+        """The identity of the metric whose parameters the programs have."""
 
     def _check_model(self) -> None:
-        now = described(self.model)
-        names = [name for name in self.plan.described if now.get(name) != self.plan.described[name]]
+        current = described(self.model)
+        names = [name for name in self.plan.described if current.get(name) != self.plan.described[name]]
         if names:
             raise DiffersError(f"the model: other {', '.join(names)} on {self.address}")
 
@@ -141,28 +141,32 @@ class Session:
                 plan = self.plan
                 program = _programs[plan.run]
                 with keeping(plan.execution.cache):
-                    found = self.evaluated(plan.position[None])
-                    self._check_density(found)
-                    made = chain_program(self.programs, plan.sampler, self.model, program.rows, program.divergences)
-                    compiled = LaneProgram(made, program.example, plan.execution.backend, plan.execution.mode)
+                    values = self.evaluated(plan.position[None])
+                    self._check_density(values)
+                    of_chains = chain_program(
+                        self.programs, plan.sampler, self.model, program.rows, program.divergences
+                    )
+                    compiled = LaneProgram(of_chains, program.example, plan.execution.backend, plan.execution.mode)
                     machine = ChainMachine(compiled, program.example, plan.execution, deepest_of(plan.sampler) + 1)
                     machine.compiled.result()
                 self.machine = machine
             return self.machine.machine.policy, len(self.shards)
 
-    def _check_density(self, found: tuple[NDArray[Any], NDArray[Any]]) -> None:
-        for what, there, here in zip(("log-density", "gradient"), found, self.plan.density, strict=True):
-            size = np.abs(here[np.isfinite(here)]).max(initial=0.0)
-            if not np.allclose(there, here, rtol=0.0, atol=ROUNDING * np.finfo(here.dtype).eps * size, equal_nan=True):
-                raise DiffersError(f"the model: its {what} has other values on {self.address}")
+    def _check_density(self, values: tuple[NDArray[Any], NDArray[Any]]) -> None:
+        for quantity, actual, expected in zip(("log-density", "gradient"), values, self.plan.density, strict=True):
+            size = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
+            if not np.allclose(
+                actual, expected, rtol=0.0, atol=ROUNDING * np.finfo(expected.dtype).eps * size, equal_nan=True
+            ):
+                raise DiffersError(f"the model: its {quantity} has other values on {self.address}")
 
     def own_machine(self, depth: int | None) -> ChainMachine:
         """The machine for one group, whose stacks may grow without the others'."""
         assert self.machine is not None, "it is compiled first"
-        own = copy.copy(self.machine)
+        machine = copy.copy(self.machine)
         if depth is not None:
-            own.set_stack_depth(depth)
-        return own
+            machine.set_stack_depth(depth)
+        return machine
 
     def evaluated(self, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Log-density and gradient at positions [n, dimension]."""
@@ -190,14 +194,14 @@ class Session:
                 self.shards.append(shard)
 
     @contextmanager
-    def using(self, parameters: MetricParameters, which: Any) -> Iterator[None]:
-        """Programs that start within have this metric; `which` is the same for the same parameters."""
+    def using(self, parameters: MetricParameters, identity: Any) -> Iterator[None]:
+        """Programs that start within have this metric; `identity` is the same for the same parameters."""
         with self.changed:
-            while self.metric != which and self.users:
+            while self.metric != identity and self.users:
                 self.changed.wait()
-            if self.metric != which:
+            if self.metric != identity:
                 self.programs.metric.set(parameters)
-                self.metric = which
+                self.metric = identity
             self.users += 1
         try:
             yield

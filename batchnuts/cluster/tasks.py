@@ -44,14 +44,14 @@ class Tasks:
         self.client = client
         self.stop = stop
         self.outcomes: queue.SimpleQueue[tuple[Any, Outcome]] = queue.SimpleQueue()
-        """With what each was named by."""
+        """Outcomes, each with the name of its task."""
         self.lonely: float | None = None
-        """Since when no worker has been there."""
-        self.known: set[str] = set()
-        """The workers that were there when it was last asked."""
+        """The time since which there has been no worker."""
+        self.present: set[str] = set()
+        """The workers that there were at the last look."""
 
     def workers(self) -> dict[str, int]:
-        """See `workers_of`; says which are gone since it was last called.
+        """The workers, as `workers_of` gives them; says which are gone since it was last called.
 
         Raises ClusterError where none has taken tasks for long, or the scheduler is gone.
         """
@@ -59,39 +59,39 @@ class Tasks:
             raise ClusterError(
                 "The connection to the Dask scheduler is lost: it has ended, or its machine cannot be reached."
             )
-        found = workers_of(self.client)
-        self._say_gone(found)
-        self.lonely = None if any(found.values()) else self.lonely or time.monotonic()
+        threads = workers_of(self.client)
+        self._say_gone(threads)
+        self.lonely = None if any(threads.values()) else self.lonely or time.monotonic()
         if self.lonely is not None and time.monotonic() - self.lonely > WITHOUT_WORKERS:
             raise ClusterError(
-                f"All workers are gone{' or paused' * bool(found)}, and none has come back within {WITHOUT_WORKERS:g} "
-                "s: they were ended, ran out of memory, or reached the time limit of their jobs."
+                f"All workers are gone{' or paused' * bool(threads)}, and none has come back within "
+                f"{WITHOUT_WORKERS:g} s: they were ended, ran out of memory, or reached the time limit of their jobs."
             )
-        return found
+        return threads
 
-    def _say_gone(self, found: Mapping[str, int]) -> None:
-        """Once of each worker: its draws are made elsewhere, and the time that is lost has a reason."""
-        gone, self.known = sorted(self.known - found.keys()), set(found)
+    def _say_gone(self, present: Mapping[str, int]) -> None:
+        """Say once of each worker that it is gone: its draws are made elsewhere, and lost time has a reason."""
+        gone, self.present = sorted(self.present - present.keys()), set(present)
         if gone:
-            named = ", ".join(gone[:3]) + (f" and {len(gone) - 3} more" if len(gone) > 3 else "")
+            listing = ", ".join(gone[:3]) + (f" and {len(gone) - 3} more" if len(gone) > 3 else "")
             say(
-                f"{in_words(len(gone), 'worker')} ended or cannot be reached ({named}): chains go on elsewhere from "
-                f"their last state, and no draw is lost. {in_words(len(found), 'worker')} left."
+                f"{in_words(len(gone), 'worker')} ended or cannot be reached ({listing}): chains go on elsewhere from "
+                f"their last state, and no draw is lost. {in_words(len(present), 'worker')} left."
             )
 
     def give(self, name: Any, function: Callable[..., Any], *arguments: Any, worker: str | None = None) -> Future:
-        """Have it done by that worker; its outcome comes by its name. Without a worker: by any.
+        """Have a task done by that worker, or by any; its outcome comes by its name.
 
         What was given to a worker that is gone or paused has no outcome until it is cancelled: Dask keeps it, in case
         that one comes back. So it does with a result that was lost with its worker.
         """
-        where = {} if worker is None else {"workers": [worker]}
-        future = self.client.submit(function, *arguments, pure=False, **where)
-        future.add_done_callback(lambda ended: self._put(name, ended))
+        placement = {} if worker is None else {"workers": [worker]}
+        future = self.client.submit(function, *arguments, pure=False, **placement)
+        future.add_done_callback(lambda ended: self._queue_outcome(name, ended))
         return future
 
-    def _put(self, name: Any, ended: Future) -> None:
-        """Its outcome, once its result is here: that may take long, and while it does the run looks after others."""
+    def _queue_outcome(self, name: Any, ended: Future) -> None:
+        """Queue an outcome once its result is here: that may take long, and meanwhile the run looks after others."""
         if ended.status != "finished":
             self.outcomes.put((name, Outcome(ended, False)))
             return
@@ -106,7 +106,7 @@ class Tasks:
         threading.Thread(target=fetch, daemon=True).start()
 
     def cancel(self, futures: Sequence[Future]) -> None:
-        """Nobody waits for them. One that a worker is at is not ended."""
+        """Cancel tasks for which nobody waits. One that a worker is at is not ended."""
         if futures:
             self.client.cancel(futures)
 
@@ -119,26 +119,26 @@ class Tasks:
 
     def all(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], model: Model) -> list[Any]:
         """The results of one function for several arguments, in order. Raises what a task has failed with."""
-        these = object()
-        futures = [self.give((these, number, 0), function, *arguments) for number, arguments in enumerate(calls)]
-        found: dict[int, Any] = {}
+        batch = object()
+        futures = [self.give((batch, number, 0), function, *arguments) for number, arguments in enumerate(calls)]
+        results: dict[int, Any] = {}
         try:
-            while len(found) < len(futures):
+            while len(results) < len(futures):
                 self.stop.check()
-                came = self.next(0.1)
-                if came is None:
+                item = self.next(0.1)
+                if item is None:
                     self.workers()
-                if came is None or came[0][0] is not these:
+                if item is None or item[0][0] is not batch:
                     continue
-                (_, number, _), outcome = came
+                (_, number, _), outcome = item
                 if not outcome.done:
-                    raise ClusterError(f"Workers could not do a part of the run: {said(outcome)}.")
+                    raise ClusterError(f"Workers could not do a part of the run: {why_not_done(outcome)}.")
                 if isinstance(outcome.result, Failure):
                     raise error_of(outcome.result, model, "warmup")
-                found[number] = outcome.result
-            return [found[number] for number in range(len(futures))]
+                results[number] = outcome.result
+            return [results[number] for number in range(len(futures))]
         finally:
-            self.cancel([future for number, future in enumerate(futures) if number not in found])
+            self.cancel([future for number, future in enumerate(futures) if number not in results])
 
 
 def was_killed(future: Future) -> bool:
@@ -146,7 +146,7 @@ def was_killed(future: Future) -> bool:
     return future.status == "error" and type(future.exception()).__name__ == "KilledWorker"
 
 
-def said(outcome: Outcome) -> str:
+def why_not_done(outcome: Outcome) -> str:
     """Why a task has no result."""
     future, error = outcome.future, outcome.error
     if was_killed(future):
@@ -159,12 +159,12 @@ def said(outcome: Outcome) -> str:
 
 
 def in_short(error: BaseException) -> str:
-    """Its kind, and the first line of its message."""
+    """The kind of an error, and the first line of its message."""
     return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}".rstrip(": ")
 
 
 def error_of(failure: Failure, model: Model, phase: RunPhase) -> Exception:
-    """What to raise."""
+    """The error to raise for a failure."""
     match failure.kind:
         case "unbounded":
             return UnboundedDensityError(model, failure.chain, failure.position, phase)

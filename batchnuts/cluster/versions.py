@@ -15,12 +15,12 @@ FLAGS = "XLA_FLAGS"
 """Environment variable on which compiled programs depend."""
 
 OF_MACHINES = ("python", "machine", FLAGS)
-"""What is no package."""
+"""Names that are not those of packages."""
 
 
-def found_here(names: Iterable[str]) -> dict[str, str]:
+def own_versions(names: Iterable[str]) -> dict[str, str]:
     """By name: Python, the kind of machine, flags of XLA, and these packages; OF_MACHINES may be among them."""
-    found = {
+    versions = {
         "python": ".".join(platform.python_version_tuple()[:2]),
         "machine": platform.machine(),
         FLAGS: " ".join(sorted(os.environ.get(FLAGS, "").split())),
@@ -29,19 +29,19 @@ def found_here(names: Iterable[str]) -> dict[str, str]:
         if package in OF_MACHINES:
             continue
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            versions[package] = "not installed"
+    return versions
 
 
-def differences(here: Mapping[str, str], there: Mapping[str, Mapping[str, str]]) -> list[str]:
+def differences(own: Mapping[str, str], by_worker: Mapping[str, Mapping[str, str]]) -> list[str]:
     """A line for each difference of workers, by address, from this machine."""
     by_text: dict[str, list[str]] = {}
-    for address, found in sorted(there.items()):
-        for name, mine in here.items():
-            if (others := found.get(name, "unknown")) != mine:
-                by_text.setdefault(f"{name}: {mine or 'none'} here, {others or 'none'}", []).append(address)
+    for address, reported in sorted(by_worker.items()):
+        for name, mine in own.items():
+            if (value := reported.get(name, "unknown")) != mine:
+                by_text.setdefault(f"{name}: {mine or 'none'} here, {value or 'none'}", []).append(address)
     return [
         f"{text} on {addresses[0]}{f' and {len(addresses) - 1} more' if len(addresses) > 1 else ''}"
         for text, addresses in by_text.items()

@@ -31,7 +31,7 @@ class Named:
 
     @classmethod
     def of(cls, dims: str | Iterable[str], values: Any, attrs: Mapping[str, Any] | None = None) -> Named:
-        """As xarray takes them: one axis may be given by its name alone, and an array as a list."""
+        """An array and its axes as xarray takes them: one axis may be its name alone, and the array a list."""
         return cls((dims,) if isinstance(dims, str) else tuple(dims), np.asarray(values), dict(attrs or {}))
 
     def ordered(self, *dims: str) -> Values:
@@ -55,36 +55,36 @@ class Group:
     def of(cls, arrays: Mapping[str, tuple[Any, ...]], coords: Mapping[str, Any], attrs: Mapping[str, Any]) -> Group:
         """The group of what xarray.Dataset takes: arrays as (dims, values) or (dims, values, attributes); labels as a
         list or (dims, values)."""
-        named = {
-            name: Named.of(*given) if isinstance(given, tuple) else Named.of(name, given)
-            for name, given in coords.items()
+        labels = {
+            name: Named.of(*value) if isinstance(value, tuple) else Named.of(name, value)
+            for name, value in coords.items()
         }
-        return cls({name: Named.of(*given) for name, given in arrays.items()}, named, dict(attrs))
+        return cls({name: Named.of(*value) for name, value in arrays.items()}, labels, dict(attrs))
 
     @classmethod
     def of_dataset(cls, dataset: xarray.Dataset) -> Group:
         """The group of a Dataset; if that was opened lazily, its arrays are read when they are used."""
 
-        def named(variables: Mapping[Any, xarray.DataArray]) -> dict[str, Named]:
+        def arrays_of(variables: Mapping[Any, xarray.DataArray]) -> dict[str, Named]:
             return {
                 str(name): Named(tuple(map(str, array.dims)), array.variable, array.attrs)
                 for name, array in variables.items()
             }
 
-        return cls(named(dataset.data_vars), named(dataset.coords), dataset.attrs)
+        return cls(arrays_of(dataset.data_vars), arrays_of(dataset.coords), dataset.attrs)
 
     def dataset(self) -> xarray.Dataset:
-        """As a Dataset, which shares the arrays."""
+        """The Dataset of the group, which shares the arrays."""
         import xarray
 
         arrays, coords = (
-            {name: (array.dims, array.values, array.attrs) for name, array in named.items()}
-            for named in (self.arrays, self.coords)
+            {name: (array.dims, array.values, array.attrs) for name, array in entries.items()}
+            for entries in (self.arrays, self.coords)
         )
         return xarray.Dataset(arrays, coords=coords, attrs=self.attrs)
 
     def with_attrs(self, **attrs: Any) -> Group:
-        """With these attributes too."""
+        """The group with further attributes."""
         return replace(self, attrs={**self.attrs, **attrs})
 
     def length(self, dim: str) -> int:

@@ -31,12 +31,12 @@ def plain(group: Group) -> bool:
     """Whether `write_group` can write it. Of names and lengths that contradict each other xarray says what is wrong."""
     if group.arrays.keys() & group.coords.keys() or not _agree(group):
         return False
-    every = {**group.arrays, **group.coords}
-    axes = {dim for array in every.values() for dim in array.dims}
-    if any((name in axes and array.dims != (name,)) or "/" in name for name, array in every.items()):
+    arrays_and_coords = {**group.arrays, **group.coords}
+    axes = {dim for array in arrays_and_coords.values() for dim in array.dims}
+    if any((name in axes and array.dims != (name,)) or "/" in name for name, array in arrays_and_coords.items()):
         return False
-    attributes = [group.attrs, *(array.attrs for array in every.values())]
-    if any(np.asarray(value).dtype.kind not in _KINDS for named in attributes for value in named.values()):
+    attributes = [group.attrs, *(array.attrs for array in arrays_and_coords.values())]
+    if any(np.asarray(value).dtype.kind not in _KINDS for entries in attributes for value in entries.values()):
         return False
     arrays = all(_is_plain(array, f"{_KINDS}b") for array in group.arrays.values())
     return arrays and all(_is_plain(array, _KINDS) for array in group.coords.values())
@@ -45,8 +45,8 @@ def plain(group: Group) -> bool:
 def _agree(group: Group) -> bool:
     """Whether each axis has one length."""
     lengths: dict[str, int] = {}
-    every = (*group.arrays.values(), *group.coords.values())
-    sizes = (size for array in every for size in zip(array.dims, array.values.shape, strict=True))
+    arrays = (*group.arrays.values(), *group.coords.values())
+    sizes = (size for array in arrays for size in zip(array.dims, array.values.shape, strict=True))
     return all(lengths.setdefault(dim, length) == length for dim, length in sizes)
 
 
@@ -59,29 +59,31 @@ def write_group(file: h5py.File, name: str, group: Group, first: int) -> int:
     """Add a plain group to a file, in which axes have numbers, from `first` on in this one; gives the next group's."""
     place = file.create_group(name, track_order=True)
     _set_attributes(place, group.attrs)
-    every = {**group.arrays, **group.coords}
+    arrays = {**group.arrays, **group.coords}
     lengths: dict[str, int] = {}
-    for array in every.values():
+    for array in arrays.values():
         lengths |= dict(zip(array.dims, array.values.shape, strict=True))
     numbers = {dim: first + k for k, dim in enumerate(lengths)}
-    made: dict[str, h5py.Dataset] = {}
+    datasets: dict[str, h5py.Dataset] = {}
     for dim, length in lengths.items():
-        if dim not in every:
+        if dim not in arrays:
             most = None if length else (None,)
-            made[dim] = place.create_dataset(dim, (length,), ">f4", maxshape=most, track_order=True)
-            made[dim].make_scale(_ONLY_AN_AXIS % length)
-            made[dim].attrs["_Netcdf4Dimid"] = np.int32(numbers[dim])
-    for variable, array in every.items():
-        made[variable] = _write(place, variable, array, _along(group, array) if variable in group.arrays else [])
+            datasets[dim] = place.create_dataset(dim, (length,), ">f4", maxshape=most, track_order=True)
+            datasets[dim].make_scale(_ONLY_AN_AXIS % length)
+            datasets[dim].attrs["_Netcdf4Dimid"] = np.int32(numbers[dim])
+    for variable, array in arrays.items():
+        datasets[variable] = _write(place, variable, array, _along(group, array) if variable in group.arrays else [])
         if array.dims:
-            made[variable].attrs["_Netcdf4Dimid"] = np.int32(numbers[array.dims[0]])
-            made[variable].attrs["_Netcdf4Coordinates"] = np.array([numbers[dim] for dim in array.dims], np.int32)
-    for variable, array in every.items():
+            datasets[variable].attrs["_Netcdf4Dimid"] = np.int32(numbers[array.dims[0]])
+            datasets[variable].attrs["_Netcdf4Coordinates"] = np.array([numbers[dim] for dim in array.dims], np.int32)
+    for variable, array in arrays.items():
         for axis, dim in enumerate(array.dims):
             if dim != variable:
-                made[variable].dims[axis].attach_scale(made[dim])
-    named = {other for array in group.arrays.values() for other in _along(group, array)}
-    if alone := [name for name, coord in sorted(group.coords.items()) if coord.dims != (name,) and name not in named]:
+                datasets[variable].dims[axis].attach_scale(datasets[dim])
+    referenced = {coordinate for array in group.arrays.values() for coordinate in _along(group, array)}
+    if alone := [
+        name for name, coord in sorted(group.coords.items()) if coord.dims != (name,) and name not in referenced
+    ]:
         place.attrs["coordinates"] = " ".join(alone)
     return first + len(lengths)
 
@@ -95,8 +97,8 @@ def _set_attributes(place: h5py.Group | h5py.Dataset, attributes: Mapping[str, A
 
 def _along(group: Group, array: Named) -> list[str]:
     """The names of the coordinates of an array that do not label an axis, which is how readers find them."""
-    others = sorted(other for other, coord in group.coords.items() if coord.dims != (other,))
-    return [other for other in others if set(group.coords[other].dims) <= set(array.dims)]
+    names = sorted(name for name, coord in group.coords.items() if coord.dims != (name,))
+    return [name for name in names if set(group.coords[name].dims) <= set(array.dims)]
 
 
 def _write(place: h5py.Group, name: str, array: Named, along: list[str]) -> h5py.Dataset:

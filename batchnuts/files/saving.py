@@ -90,7 +90,7 @@ def check_path(
 
 
 def _names_a_folder(path: str | os.PathLike[str]) -> bool:
-    """By its end, whether there is such a folder or not."""
+    """Whether a path names a folder by its end, whether there is such a folder or not."""
     return os.path.basename(os.fspath(path)) in ("", os.curdir, os.pardir)
 
 
@@ -122,7 +122,7 @@ def _file_size_limit() -> int | None:
 
 
 def short_bytes(count: float) -> str:
-    """In words: `1.2 GB`."""
+    """A number of bytes in words: `1.2 GB`."""
     for unit in ("bytes", "kB", "MB", "GB", "TB"):
         if count < 1000 or unit == "TB":
             break
@@ -148,10 +148,10 @@ def save(groups: Mapping[str, AnyGroup], path: str | os.PathLike[str], *, force:
             if folder == target.parent:
                 continue
             try:
-                kept = _save(groups, folder / target.name, force=False)
+                place = _save(groups, folder / target.name, force=False)
             except OSError:
                 continue
-            raise OutputError(f"Cannot write {target}: {reason}. The draws are kept in {kept}; move them.") from error
+            raise OutputError(f"Cannot write {target}: {reason}. The draws are kept in {place}; move them.") from error
         raise NotSaved(f"Cannot write {target}: {reason}. The draws of this run are not saved.") from error
     if placed != target:
         raise OutputError(f"{target} was created during the run and is not overwritten; the draws are in {placed}.")
@@ -254,23 +254,23 @@ class _Disk:
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
         self.failure: OSError | KeyboardInterrupt | None = None
-        self._kept: list[tuple[int, bytes]] = []
+        self._tables: list[tuple[int, bytes]] = []
 
     def write(self, data: bytes | memoryview) -> int:
         """Write all of it, or keep the error."""
-        left = memoryview(data).cast("B")
-        size = len(left)
+        remaining = memoryview(data).cast("B")
+        size = len(remaining)
         if self.failure is None:
             try:
-                while left:
-                    left = left[self._raw.write(left[:_AT_ONCE]) :]
+                while remaining:
+                    remaining = remaining[self._raw.write(remaining[:_AT_ONCE]) :]
             except (OSError, KeyboardInterrupt) as error:
                 self.failure = error
-        if left:
+        if remaining:
             place = self._raw.tell()
-            if len(left) <= _TABLE:
-                self._kept.append((place, bytes(left)))
-            self._raw.seek(place + len(left))
+            if len(remaining) <= _TABLE:
+                self._tables.append((place, bytes(remaining)))
+            self._raw.seek(place + len(remaining))
         return size
 
     def truncate(self, size: int | None = None) -> int:
@@ -285,11 +285,11 @@ class _Disk:
     def readinto(self, buffer: bytearray | memoryview) -> int:
         """Fill all of the buffer with what was written; with zeros where nothing was, as HDF5's own drivers do."""
         view = memoryview(buffer).cast("B")
-        place, size, got = self._raw.tell(), len(view), 0
-        while got < size and (count := self._raw.readinto(view[got:])):  # type: ignore[attr-defined]
-            got += count
-        view[got:] = bytes(size - got)
-        for start, data in self._kept:
+        place, size, filled = self._raw.tell(), len(view), 0
+        while filled < size and (count := self._raw.readinto(view[filled:])):  # type: ignore[attr-defined]
+            filled += count
+        view[filled:] = bytes(size - filled)
+        for start, data in self._tables:
             first, last = max(start, place), min(start + len(data), place + size)
             if first < last:
                 view[first - place : last - place] = data[first - start : last - start]

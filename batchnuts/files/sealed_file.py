@@ -110,10 +110,10 @@ def read_arrays(path: Path, expected: str) -> dict[str, NDArray[Any]]:
     try:
         with open(path, "rb") as file:  # NumPy leaves a damaged one open
             _refuse_sizes_that_are_claimed(path, file)
-            found = np.load(file, allow_pickle=False)
-            if not isinstance(found, np.lib.npyio.NpzFile):
+            loaded = np.load(file, allow_pickle=False)
+            if not isinstance(loaded, np.lib.npyio.NpzFile):
                 raise CheckpointError(f"{path} is a .npy file; {expected}.")
-            return {name: found[name] for name in found.files}
+            return {name: loaded[name] for name in loaded.files}
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing; {expected}.") from None
     except (OSError, ValueError, TypeError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
@@ -130,24 +130,26 @@ def _refuse_sizes_that_are_claimed(path: Path, file: BinaryIO) -> None:
         for member in archive.infolist():
             with archive.open(member) as content:
                 version = np.lib.format.read_magic(content)
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, _, dtype = read(content)
-                claimed, there = math.prod(shape) * dtype.itemsize, member.file_size - content.tell()
+                read_header = (
+                    np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                )
+                shape, _, dtype = read_header(content)
+                claimed, actual = math.prod(shape) * dtype.itemsize, member.file_size - content.tell()
             if dtype.hasobject:  # refused by NumPy
                 continue
-            if claimed != there or member.compress_type != zipfile.ZIP_STORED:
+            if claimed != actual or member.compress_type != zipfile.ZIP_STORED:
                 name = member.filename.removesuffix(".npy")
                 raise CheckpointError(
-                    f"{path} is damaged: its array {name} claims to have {claimed} bytes, and {there} are there."
+                    f"{path} is damaged: its array {name} claims to have {claimed} bytes, and {actual} are there."
                 )
     file.seek(0)
 
 
 def digest(array: NDArray[Any]) -> str:
     """A digest of the dtype, shape and bytes of an array."""
-    found = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
-    found.update(np.ascontiguousarray(array).data if array.size else b"")
-    return found.hexdigest()
+    hash_ = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
+    hash_.update(np.ascontiguousarray(array).data if array.size else b"")
+    return hash_.hexdigest()
 
 
 def _bytes(content: bytes) -> NDArray[Any]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Arrays = dict[str, NDArray[Any]]
-"""By their number, as text."""
+"""Arrays by their number, as text."""
 
 PLAIN = (type(None), bool, int, float, str)
 
@@ -35,8 +35,8 @@ def pack(tree: Any, arrays: Arrays) -> Any:
         return {"array": number}
     if isinstance(tree, Mapping):
         return {"dict": {str(name): pack(value, arrays) for name, value in tree.items()}}
-    if (named := fields_of(tree)) is not None:
-        return {"type": type(tree).__name__, "fields": {name: pack(value, arrays) for name, value in named.items()}}
+    if (fields := fields_of(tree)) is not None:
+        return {"type": type(tree).__name__, "fields": {name: pack(value, arrays) for name, value in fields.items()}}
     if isinstance(tree, tuple):
         return {"tuple": [pack(value, arrays) for value in tree]}
     if isinstance(tree, list):
@@ -55,25 +55,25 @@ def fields_of(value: Any) -> dict[str, Any] | None:
 
 def unpack(packed: Any, arrays: Mapping[str, NDArray[Any]], types: Sequence[type]) -> Any:
     """The tree. Raises ValueError for what `pack` does not write, and for types that are not among `types`."""
-    known = {kind.__name__: kind for kind in types}
+    by_name = {kind.__name__: kind for kind in types}
 
-    def made(part: Any) -> Any:
+    def build(part: Any) -> Any:
         if isinstance(part, PLAIN):
             return part
         if isinstance(part, list):
-            return [made(value) for value in part]
+            return [build(value) for value in part]
         match part:
             case {"array": str(number), **rest} if not rest:
                 return arrays[number]
             case {"tuple": list(values), **rest} if not rest:
-                return tuple(made(value) for value in values)
+                return tuple(build(value) for value in values)
             case {"dict": dict(values), **rest} if not rest:
-                return {name: made(value) for name, value in values.items()}
-            case {"type": str(name), "fields": dict(values), **rest} if not rest and name in known:
-                return known[name](**{field: made(value) for field, value in values.items()})
+                return {name: build(value) for name, value in values.items()}
+            case {"type": str(name), "fields": dict(values), **rest} if not rest and name in by_name:
+                return by_name[name](**{field: build(value) for field, value in values.items()})
         raise ValueError(f"found {str(part)[:60]!r}, which is no part of a tree")
 
     try:
-        return made(packed)
+        return build(packed)
     except (KeyError, TypeError) as error:
         raise ValueError(f"it is no tree of these types ({error})") from error

@@ -40,16 +40,16 @@ class Url:
 
     @property
     def protocol(self) -> str:
-        """Before `://`."""
+        """The part before `://`."""
         return self.text.partition("://")[0].lower()
 
     @property
     def name(self) -> str:
-        """After the last slash."""
+        """The part after the last slash."""
         return self.text.rpartition("/")[2]
 
     def with_name(self, name: str) -> Url:
-        """What is beside it."""
+        """The URL of that name beside this one."""
         return Url(f"{self.text.rpartition('/')[0]}/{name}", self.folder)
 
     @property
@@ -90,30 +90,30 @@ def long_name(path: Path, most: int) -> str | None:
 
 
 def is_url(text: str) -> bool:
-    """Whether it names another place than a path."""
-    found = _URL.fullmatch(text)
-    return found is not None and found["protocol"].lower() not in LOCAL
+    """Whether a text names another place than a path."""
+    match = _URL.fullmatch(text)
+    return match is not None and match["protocol"].lower() not in LOCAL
 
 
 def as_path(text: str) -> str:
     """The path of a `file://` URL; a path as it is."""
-    found = _URL.fullmatch(text)
-    return text if found is None else found["rest"]
+    match = _URL.fullmatch(text)
+    return text if match is None else match["rest"]
 
 
 def url_problem(path: str) -> str | None:
     """What is wrong with a URL by how it is written, if anything; without a password that may be in it."""
-    found = _URL.fullmatch(path)
-    assert found is not None
-    host = found["rest"].partition("/")[0]
+    match = _URL.fullmatch(path)
+    assert match is not None
+    host = match["rest"].partition("/")[0]
     if "@" in host and ":" in host.rpartition("@")[0]:
         return (
             "found a URL with a password; expected one without, since it is saved with the draws: put the password "
             "into the configuration files or environment variables of fsspec"
         )
-    if ":" in found["protocol"]:
+    if ":" in match["protocol"]:
         return f"found {path!r}; expected one protocol: chained ones hide what is written"
-    if PurePosixPath(found["rest"]).name in ("", "..") or path.endswith(("/", "/.")):
+    if PurePosixPath(match["rest"]).name in ("", "..") or path.endswith(("/", "/.")):
         return f"found {path!r}; expected the URL of a store in it, such as {path.rstrip('/.')}/run.zarr"
     return None
 

@@ -11,6 +11,6 @@ from contextlib import suppress
 
 
 def give_back_freed() -> None:
-    """Give it back; where the C library is not glibc, nothing happens."""
+    """Give freed memory back; where the C library is not glibc, nothing happens."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Of containers and jobs, under Linux."""
+"""Files with the limits of containers and jobs, under Linux."""
 
 
 def machine_memory() -> int:

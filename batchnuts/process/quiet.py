@@ -46,9 +46,9 @@ def import_tensorflow() -> None:
 @contextmanager
 def quiet_imports() -> Iterator[None]:
     """Within, code of the user may import TensorFlow, and its messages are left out as by `import_tensorflow`."""
-    before = os.environ.get(LEVEL)
-    of_jax = before == "1" and "jax" in sys.modules
-    if "tensorflow" in sys.modules or not (before is None or of_jax):
+    level = os.environ.get(LEVEL)
+    of_jax = level == "1" and "jax" in sys.modules
+    if "tensorflow" in sys.modules or not (level is None or of_jax):
         yield
         return
     os.environ[LEVEL] = "3"
@@ -58,8 +58,8 @@ def quiet_imports() -> Iterator[None]:
     finally:
         if "tensorflow" not in sys.modules:
             os.environ.pop(LEVEL, None)
-            if before is not None:
-                os.environ[LEVEL] = before
+            if level is not None:
+                os.environ[LEVEL] = level
 
 
 @contextmanager

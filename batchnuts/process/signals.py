@@ -46,27 +46,27 @@ class StopSignals:
         """Whether there are draws that could be lost."""
         self._warnings = 0
         self._last = -math.inf
-        """When the last signal was handled."""
+        """The time at which the last signal was handled."""
         self._read_at: float | None = None
-        """When the clock said that there had been none for long enough."""
-        self._before: dict[int, Any] = {}
+        """The time at which the clock said that there had been no signal for long enough."""
+        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                before = signal.getsignal(number)
-                if before in (signal.SIG_DFL, signal.default_int_handler):
-                    self._before[number] = signal.signal(number, self._received)
+                handler = signal.getsignal(number)
+                if handler in (signal.SIG_DFL, signal.default_int_handler):
+                    self._handlers[number] = signal.signal(number, self._received)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if _CLOCK in self._before:
+        if _CLOCK in self._handlers:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
-        for number, before in self._before.items():
-            signal.signal(number, before)
-        self._before = {}
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers = {}
 
     @property
     def exit_code(self) -> int:
@@ -79,7 +79,7 @@ class StopSignals:
         return "interrupted" if self.first in (None, signal.SIGINT) else f"ended by {signal.Signals(self.first).name}"
 
     def hold(self) -> None:
-        """From now on there are draws that could be lost."""
+        """Note that from now on there are draws that could be lost."""
         self.holding = True
 
     def release(self) -> None:
@@ -92,7 +92,7 @@ class StopSignals:
             raise self._interrupt()
 
     def _interrupt(self) -> KeyboardInterrupt:
-        """Which names the signal, unless it is Ctrl-C."""
+        """The interrupt to raise, which names the signal unless it is Ctrl-C."""
         return KeyboardInterrupt() if self.first in (None, signal.SIGINT) else KeyboardInterrupt(self.name)
 
     def _received(self, number: int, frame: FrameType | None) -> None:
@@ -108,7 +108,7 @@ class StopSignals:
         elif self._warnings == 0:
             self._warn()
             self._start_clock()
-        elif _CLOCK in self._before:
+        elif _CLOCK in self._handlers:
             if self._read_at is not None and now - self._read_at >= SAME_MOMENT:
                 raise KeyboardInterrupt
             self._read_at = None
@@ -132,7 +132,7 @@ class StopSignals:
         try:
             if _CLOCK is None or signal.getsignal(_CLOCK) != signal.SIG_DFL or signal.getitimer(signal.ITIMER_REAL)[0]:
                 return
-            self._before[_CLOCK] = signal.signal(_CLOCK, self._time_has_passed)
+            self._handlers[_CLOCK] = signal.signal(_CLOCK, self._time_has_passed)
             signal.setitimer(signal.ITIMER_REAL, TIME_TO_READ)
         except ValueError:  # not the main thread
             return

@@ -21,11 +21,11 @@ class JsonLines(LimitedView):
         self._stream: TextIO | None = stream
 
     def show(self, progress: Progress, begins: bool) -> None:
-        """One line, of all phases."""
+        """Write one line, of whatever phase."""
         self.write("progress", progress.as_dict())
 
     def write(self, event: str, content: Mapping[str, Any]) -> None:
-        """One line. Numbers that are not finite become null."""
+        """Write one line. Numbers that are not finite become null."""
         if self._stream is None:
             return
         line = json.dumps(_finite({"event": event, **content}), allow_nan=False)
@@ -45,7 +45,7 @@ def give_up(stream: TextIO) -> None:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

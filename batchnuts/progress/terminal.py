@@ -51,15 +51,15 @@ class PhaseBar:
 
     @property
     def seconds(self) -> float:
-        """Since the phase began; of one that has ended, until its last report."""
+        """Seconds since the phase began; of one that has ended, until its last report."""
         return self._first + (self._reported if self.ended else time.monotonic()) - self._began
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = options.max_width
         yield self._bar(width)
         indent = " " * (_NAME + 1 if width >= _INDENTED else 2)
-        known = replace(self.progress, missing=()) if self.ended else self.progress
-        for line in wrapped(details(known), width - len(indent)):
+        progress = replace(self.progress, missing=()) if self.ended else self.progress
+        for line in wrapped(details(progress), width - len(indent)):
             yield Text(indent + line, no_wrap=True, overflow="ignore")
 
     def _bar(self, width: int) -> RenderableType:
@@ -72,9 +72,9 @@ class PhaseBar:
         room = width - sum(len(word) + 1 for word in words)
         if room < _BAR[0]:
             return Text("\n".join(wrapped([word.strip() for word in words if word.strip()], width)))
-        known = is_known(progress)
-        moves = not known and not self.ended
-        total, done = (progress.total, progress.done) if known else (1, int(self.ended))
+        length_known = is_known(progress)
+        moves = not length_known and not self.ended
+        total, done = (progress.total, progress.done) if length_known else (1, int(self.ended))
         size = min(room, _BAR[1])
         parts.insert(2, (ProgressBar(total=total, completed=done, width=size, pulse=moves), size))
         row = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
@@ -113,9 +113,9 @@ class BarsView:
             self._show(progress)
 
     def _show(self, progress: Progress) -> None:
-        before = self._bar
-        if before is not None and before.progress.phase == progress.phase:
-            before.report(progress)
+        previous = self._bar
+        if previous is not None and previous.progress.phase == progress.phase:
+            previous.report(progress)
             return
         self._bar = bar = PhaseBar(progress)
         if self._live is None:
@@ -123,10 +123,10 @@ class BarsView:
             self._live.start(refresh=True)
             return
         self._live.update(bar, refresh=True)
-        if before is not None:
-            before.ended = True
-            if is_worth_a_line(before.progress, before.seconds):
-                self._console.print(before)
+        if previous is not None:
+            previous.ended = True
+            if is_worth_a_line(previous.progress, previous.seconds):
+                self._console.print(previous)
 
 
 class SafeLive(Live):

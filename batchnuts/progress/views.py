@@ -77,7 +77,7 @@ class LimitedView:
             self.show(self._latest, begins)
 
     def show(self, progress: Progress, begins: bool) -> None:
-        """Show it. begins: whether it is the first of its phase."""
+        """Show a report. begins: whether it is the first of its phase."""
         raise NotImplementedError
 
 
@@ -89,7 +89,7 @@ class LinesView(LimitedView):
         self._write = write
 
     def show(self, progress: Progress, begins: bool) -> None:
-        """One line; of brief phases of the command line none."""
+        """Print one line; of brief phases of the command line none."""
         if is_worth_a_line(progress, progress.elapsed):
             self._write(plain_line(progress))
 
@@ -113,7 +113,7 @@ class NotebookView(LimitedView):
 
 
 def as_html(progress: Progress) -> str:
-    """The same as an element with a bar."""
+    """A report as an element of HTML with a bar."""
     bar = f' value="{progress.done}" max="{progress.total}"' if progress.total and not is_open(progress) else ""
     time_left = ", ".join(filter(None, [f"{progress.elapsed:.0f} s", left(progress)]))
     head = f"<b>{progress.phase}</b> <progress{bar}></progress> {share(progress)} {time_left}"

@@ -6,7 +6,7 @@ from batchnuts.mcmc.storage.draws import Progress
 from batchnuts.settings.schema import in_words
 
 WITH_TRANSITIONS = ("warmup", "sampling")
-"""Phases that have any."""
+"""Phases that have transitions."""
 
 _NORMAL = " (normal while adapting)"
 
@@ -74,12 +74,12 @@ def _why(progress: Progress) -> list[str]:
     """Why it goes on: what `sampler.until` asks for and what was found, or what warmup has not agreed about, where its
     length is not fixed."""
     if progress.phase == "sampling":
-        begins, stop, said = "until", ",", [f"{one}{' ok' * one.met}" for one in progress.until]
+        begins, stop, reasons = "until", ",", [f"{reason}{' ok' * reason.met}" for reason in progress.until]
     else:
-        begins, stop, said = "continuing:", ";", [] if progress.total else list(progress.missing)
-    if said:
-        said[0] = f"{begins} {said[0]}"
-    return [*(one + stop for one in said[:-1]), *said[-1:]]
+        begins, stop, reasons = "continuing:", ";", [] if progress.total else list(progress.missing)
+    if reasons:
+        reasons[0] = f"{begins} {reasons[0]}"
+    return [*(reason + stop for reason in reasons[:-1]), *reasons[-1:]]
 
 
 def left(progress: Progress, since: float = 0.0) -> str:

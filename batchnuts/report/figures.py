@@ -143,7 +143,7 @@ def rank_plot(curves: Curves, chance: tuple[float, float], caption: str) -> Pict
 
 
 def trace_plot(curves: Curves, caption: str) -> Picture:
-    """`summaries.traces`."""
+    """A picture of `summaries.traces`."""
     return draw("trace", caption, lambda axes: _curves(axes, curves), "draw", "value")
 
 

@@ -26,7 +26,7 @@ from batchnuts.report.table import shown
 from batchnuts.settings.schema import in_words
 
 TABLE_ROWS = 12
-"""As many as the printed table has by default."""
+"""Rows of the table of coefficients: as many as the printed one has by default."""
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1d2329; --faint: #68727d; --line: #d8dde3; --good: #14733b;
@@ -128,12 +128,13 @@ def headline(run: FinishedRun) -> tuple[str, str]:
 
 def _head(run: FinishedRun) -> str:
     words, colour = headline(run)
-    made = run.attributes
+    attributes = run.attributes
     lines = "" if run.check is None else f"\n{escape(run.check.diagnostics.verdict())}"
     return (
-        f"<h1>{escape(str(made.get('model', 'model')))}</h1>\n"
-        f'<p class="small">{escape(str(run.path))}, made {escape(str(made.get("created_at", "at an unknown time")))}'
-        f" by batchnuts {escape(str(made.get('inference_library_version', '')))}</p>\n"
+        f"<h1>{escape(str(attributes.get('model', 'model')))}</h1>\n"
+        f'<p class="small">{escape(str(run.path))}, made '
+        f"{escape(str(attributes.get('created_at', 'at an unknown time')))}"
+        f" by batchnuts {escape(str(attributes.get('inference_library_version', '')))}</p>\n"
         f'<div class="verdict {colour}"><strong>{words}</strong>{lines}</div>'
     )
 
@@ -147,14 +148,14 @@ def _advice(run: FinishedRun) -> str:
 
 
 def _cost(run: FinishedRun) -> str:
-    made = run.attributes
+    attributes = run.attributes
     posterior = run.groups["posterior"]
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
     rows = [("chains x draws", f"{chains} x {draws}" + _missing_draws(run))]
-    phases = [(phase, made.get(f"{phase}_time")) for phase in ("compile", "warmup", "sampling")]
+    phases = [(phase, attributes.get(f"{phase}_time")) for phase in ("compile", "warmup", "sampling")]
     spent = [(phase, float(seconds)) for phase, seconds in phases if seconds is not None]
     rows.append(("time", ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in spent) or "not in the file"))
-    gradients = made.get("useful_gradients")
+    gradients = attributes.get("useful_gradients")
     if gradients is not None:
         working = sum(seconds for phase, seconds in spent if phase != "compile")
         speed = f", {float(gradients) / working:,.0f} a second" if working else ""
@@ -163,50 +164,59 @@ def _cost(run: FinishedRun) -> str:
             rows.append(
                 ("gradients for an effective draw", f"{float(gradients) / run.check.min_ess:,.3g} (worst parameter)")
             )
-    if "utilization" in made:
-        rows.append(("utilization", f"{float(made['utilization']):.2f} of the gradients computed were useful"))
-    if "chunk_lanes" in made:
-        policy = f", schedule {made['schedule']}" if "schedule" in made else ""
-        threads = in_words(int(made.get("shards", 1)), "thread")
-        chunks = f"{made.get('chunks', 1)} x {in_words(int(made['chunk_lanes']), 'chain')} on {threads}{policy}"
+    if "utilization" in attributes:
+        rows.append(("utilization", f"{float(attributes['utilization']):.2f} of the gradients computed were useful"))
+    if "chunk_lanes" in attributes:
+        policy = f", schedule {attributes['schedule']}" if "schedule" in attributes else ""
+        threads = in_words(int(attributes.get("shards", 1)), "thread")
+        chunks = (
+            f"{attributes.get('chunks', 1)} x {in_words(int(attributes['chunk_lanes']), 'chain')} on {threads}{policy}"
+        )
         rows.append(("arrangement", chunks))
-    if "backend" in made:
-        rows.append(("backend", str(made["backend"])))
+    if "backend" in attributes:
+        rows.append(("backend", str(attributes["backend"])))
     rows.append(
-        ("warmup", f"{made.get('warmup', '?')} transitions ({made.get('warmup_ended', 'no reason in the file')})")
+        (
+            "warmup",
+            f"{attributes.get('warmup', '?')} transitions ({attributes.get('warmup_ended', 'no reason in the file')})",
+        )
     )
     for name, key in (("sampling ended", "sampling_ended"), ("number of chains", "chains_reason")):
-        if key in made:
-            rows.append((name, str(made[key])))
+        if key in attributes:
+            rows.append((name, str(attributes[key])))
     cells = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows)
     return _section("What it cost", f'<table class="words">{cells}</table>')
 
 
 def _missing_draws(run: FinishedRun) -> str:
-    made = run.attributes
-    if not made.get("interrupted"):
+    attributes = run.attributes
+    if not attributes.get("interrupted"):
         return ""
-    begun, chains = made.get("chains_begun", "?"), made.get("chains_requested", "?")
-    asked = made.get("draws_requested", "?")
+    begun, chains = attributes.get("chains_begun", "?"), attributes.get("chains_requested", "?")
+    requested = attributes.get("draws_requested", "?")
     more = "; further draws of faster chains are in the group unfinished" if "unfinished" in run.groups else ""
-    return f" (interrupted: {begun} of {chains} chains had begun, {asked} draws were asked for{more})"
+    return f" (interrupted: {begun} of {chains} chains had begun, {requested} draws were asked for{more})"
 
 
 def _table(run: FinishedRun) -> str:
     assert run.check is not None
-    found = run.check.diagnostics
-    order = [int(index) for index in found.worst_first()[:TABLE_ROWS]]
-    columns = [*COLUMNS] if found.nested is None else [*COLUMNS, "nested R-hat"]
-    values = dict(found.columns) if found.nested is None else {**found.columns, "nested R-hat": found.nested}
+    diagnostics = run.check.diagnostics
+    order = [int(index) for index in diagnostics.worst_first()[:TABLE_ROWS]]
+    columns = [*COLUMNS] if diagnostics.nested is None else [*COLUMNS, "nested R-hat"]
+    values = (
+        dict(diagnostics.columns)
+        if diagnostics.nested is None
+        else {**diagnostics.columns, "nested R-hat": diagnostics.nested}
+    )
     head = "<th></th>" + "".join(f"<th>{escape(name)}</th>" for name in columns)
     rows = "".join(
-        f"<tr><td>{escape(found.names[i])}</td>"
+        f"<tr><td>{escape(diagnostics.names[i])}</td>"
         + "".join(f"<td>{shown(n, values[n][i])}</td>" for n in columns)
         + "</tr>"
         for i in order
     )
-    kind = "R-hat" if found.nested is None else "nested R-hat"
-    left_out = len(found.names) - len(order)
+    kind = "R-hat" if diagnostics.nested is None else "nested R-hat"
+    left_out = len(diagnostics.names) - len(order)
     more = f"; {left_out} more {'is' if left_out == 1 else 'are'} not shown" if left_out else ""
     note = f'<p class="small">Worst {kind} first (below 1.01, or what chance allows so few draws, is good){more}.</p>'
     return _section("Worst parameters", note, f'<div class="wide"><table><tr>{head}</tr>{rows}</table></div>')
@@ -215,10 +225,10 @@ def _table(run: FinishedRun) -> str:
 def _pictures(run: FinishedRun) -> list[str]:
     count = 0
 
-    def panels(shown: Sequence[Picture], more: str = "") -> str:
+    def panels(items: Sequence[Picture], more: str = "") -> str:
         nonlocal count
         parts = []
-        for picture in shown:
+        for picture in items:
             count += 1
             svg = with_own_ids(picture, count)
             words = f"<figcaption>{escape(picture.caption)}</figcaption>"
@@ -227,15 +237,15 @@ def _pictures(run: FinishedRun) -> list[str]:
 
     drawn = pictures.draws_of_worst(run)
     of_each = pictures.of_parameters(run, drawn)
-    parameters = [f"<h3>{escape(name)}</h3>{panels(shown, ' two')}" for name, shown in of_each]
-    said, pairs = pictures.of_pairs(run, drawn)
+    parameters = [f"<h3>{escape(name)}</h3>{panels(items, ' two')}" for name, items in of_each]
+    pair_words, pairs = pictures.of_pairs(run, drawn)
     del drawn
     words, tuned = pictures.of_tuning(run)
     over_time, speeds = pictures.of_progress(run)
     return [
         _section("Ranks and traces of the worst parameters", *parameters),
         _section("Energy, acceptance and trees", panels(pictures.of_energy(run))),
-        _section("Pairs and divergences", _paragraphs([said]), panels(pairs)),
+        _section("Pairs and divergences", _paragraphs([pair_words]), panels(pairs)),
         _section(
             "Step size and metric",
             _paragraphs(words),
@@ -263,10 +273,10 @@ def _stuck(run: FinishedRun) -> str:
 
 def _config(run: FinishedRun) -> dict[str, Any]:
     try:
-        found = json.loads(str(run.attributes.get("config", "{}")))
+        config = json.loads(str(run.attributes.get("config", "{}")))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def _settings(run: FinishedRun) -> str:

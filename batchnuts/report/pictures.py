@@ -21,12 +21,12 @@ def worst(run: FinishedRun, most: int = summaries.WORST) -> list[int]:
     Where chains are stuck, first those in which they are furthest from the others.
     """
     assert run.check is not None
-    found = run.check.diagnostics
-    if not np.isfinite(found.deciding_rhat).any():
+    diagnostics = run.check.diagnostics
+    if not np.isfinite(diagnostics.deciding_rhat).any():
         return list(range(min(most, len(run.names))))
-    order = [int(index) for index in found.worst_first()]
-    if found.stuck:
-        stuck = np.isin(run.chains, found.stuck)
+    order = [int(index) for index in diagnostics.worst_first()]
+    if diagnostics.stuck:
+        stuck = np.isin(run.chains, diagnostics.stuck)
         order = [int(i) for i in summaries.furthest(run.blocks, stuck)[: summaries.OF_STUCK_CHAINS]] + order
     return list(dict.fromkeys(order))[:most]
 
@@ -62,17 +62,17 @@ def of_parameters(run: FinishedRun, drawn: Mapping[int, NDArray[Any]]) -> list[t
 
 def of_energy(run: FinishedRun) -> list[Picture]:
     """Energy, acceptance and tree depth."""
-    found = run.bfmi
-    if np.isnan(found):
-        said = "Too few draws of each chain for BFMI."
+    bfmi = run.bfmi
+    if np.isnan(bfmi):
+        words = "Too few draws of each chain for BFMI."
     else:
-        wide = "narrower than energies: tails are hardly visited" if found < BFMI_LIMIT else "about as wide as energies"
-        said = f"BFMI {found:.2f}: changes from draw to draw are {wide} (limit {BFMI_LIMIT})."
+        wide = "narrower than energies: tails are hardly visited" if bfmi < BFMI_LIMIT else "about as wide as energies"
+        words = f"BFMI {bfmi:.2f}: changes from draw to draw are {wide} (limit {BFMI_LIMIT})."
     depths, steps = summaries.counts_of(run.statistic("tree_depth")), run.statistic("n_steps")
     target = run.groups["adaptation"].attrs.get("target_acceptance") if "adaptation" in run.groups else None
     rate = run.statistic("acceptance_rate")
     return [
-        figures.energy_plot(*summaries.energies(run.statistic("energy")), f"Energy. {said}"),
+        figures.energy_plot(*summaries.energies(run.statistic("energy")), f"Energy. {words}"),
         figures.acceptance_plot(
             rate, None if target is None else float(target), f"Acceptance: mean {float(np.mean(rate)):.3f}."
         ),
@@ -103,26 +103,30 @@ def of_pairs(run: FinishedRun, drawn: Mapping[int, NDArray[Any]]) -> tuple[str, 
         values = np.concatenate([rows_of(block, rows) for block in run.blocks], axis=1)
         compared = np.isin(rows, sample)
         order = [int(i) for i in summaries.most_different(values[compared], diverging.ravel()[sample])]
-        known = [i for i in order if ends is None or run.names[i] in ends]  # generated quantities have no ends
-        chosen = (known if len(known) > 1 else order)[:3]
+        with_ends = [i for i in order if ends is None or run.names[i] in ends]  # generated quantities have no ends
+        chosen = (with_ends if len(with_ends) > 1 else order)[:3]
         columns = dict(zip(chosen, values[:, chosen].T, strict=True))
-        said = f"Draws that diverged: {len(flat)}; shown are the parameters in which these differ most from the others."
+        words = (
+            f"Draws that diverged: {len(flat)}; shown are the parameters in which these differ most from the others."
+        )
     else:
         chosen = list(drawn)[:3]
         columns = {index: drawn[index].ravel()[rows] for index in chosen}
-        said = "Every draw diverged." if len(flat) else "No draw diverged; shown are the parameters of the worst R-hat."
+        words = (
+            "Every draw diverged." if len(flat) else "No draw diverged; shown are the parameters of the worst R-hat."
+        )
     if ends is not None and len(flat) and all(run.names[i] in ends for i in chosen):
-        said += " Marked: where trajectories that diverged began, and where they did (group divergences)."
+        words += " Marked: where trajectories that diverged began, and where they did (group divergences)."
     elif len(flat):
-        said += " Marked: the draws of trajectories that diverged."
+        words += " Marked: the draws of trajectories that diverged."
     pictures = []
     for first, second in [(a, b) for n, a in enumerate(chosen) for b in chosen[n + 1 :]]:
-        both = np.stack([columns[first], columns[second]], axis=1).astype(np.float64)
+        pair = np.stack([columns[first], columns[second]], axis=1).astype(np.float64)
         names = (run.names[first], run.names[second])
         caption = f"{names[1]} against {names[0]}, {len(points)} of {chains * draws} draws."
-        shown = _marked(both[np.searchsorted(rows, marked)], ends, names) if len(flat) else []
-        pictures.append(figures.pair_plot(both[np.searchsorted(rows, points)], shown, names, caption))
-    return said, pictures
+        marks = _marked(pair[np.searchsorted(rows, marked)], ends, names) if len(flat) else []
+        pictures.append(figures.pair_plot(pair[np.searchsorted(rows, points)], marks, names, caption))
+    return words, pictures
 
 
 def _ends(run: FinishedRun) -> dict[str, NDArray[np.float64]] | None:
@@ -132,13 +136,13 @@ def _ends(run: FinishedRun) -> dict[str, NDArray[np.float64]] | None:
         return None
     from batchnuts.mcmc.diagnostics.verdict import labelled_elements
 
-    found: dict[str, NDArray[np.float64]] = {}
+    by_coefficient: dict[str, NDArray[np.float64]] = {}
     for variable, array in group.data_vars.items():
-        rest = [dim for dim in array.dims if dim not in ("divergence", "point")]
-        values = array.transpose("divergence", "point", *rest).values
-        labels = labelled_elements(str(variable), [group[dim].values for dim in rest])
-        found.update(zip(labels, np.moveaxis(values.reshape(*values.shape[:2], -1), 2, 0), strict=True))
-    return found
+        axes = [dim for dim in array.dims if dim not in ("divergence", "point")]
+        values = array.transpose("divergence", "point", *axes).values
+        labels = labelled_elements(str(variable), [group[dim].values for dim in axes])
+        by_coefficient.update(zip(labels, np.moveaxis(values.reshape(*values.shape[:2], -1), 2, 0), strict=True))
+    return by_coefficient
 
 
 def _marked(
@@ -159,13 +163,13 @@ def of_progress(run: FinishedRun) -> tuple[list[str], list[Picture]]:
     if group is None:
         return ["The file has no group 'progress', so nothing is known of speeds over time."], []
     columns = [group[name].values.astype(float) for name in ("seconds", "useful_gradients", "executed_gradients")]
-    found = summaries.speeds(group["phase"].values.astype(object).astype(str), *columns)
-    if not found:
+    speeds = summaries.speeds(group["phase"].values.astype(object).astype(str), *columns)
+    if not speeds:
         return ["The run was too short for speeds over time."], []
-    phases = ", ".join(f"{one.phase} from {one.edges[0]:.3g} s to {one.edges[-1]:.3g} s" for one in found)
+    phases = ", ".join(f"{speed.phase} from {speed.edges[0]:.3g} s to {speed.edges[-1]:.3g} s" for speed in speeds)
     return [f"After the run began: {phases}; before that, it was compiled."], [
-        figures.speed_plot(found, "Useful gradients a second. It drops where few chains are left on the way."),
-        figures.utilization_plot(found, "Utilization: the share of executed gradients that some chain needed."),
+        figures.speed_plot(speeds, "Useful gradients a second. It drops where few chains are left on the way."),
+        figures.utilization_plot(speeds, "Utilization: the share of executed gradients that some chain needed."),
     ]
 
 
@@ -182,12 +186,12 @@ def of_tuning(run: FinishedRun) -> tuple[list[str], list[Picture]]:
     steps = group["window_step_size"].values.astype(np.float64)
     ratios = np.sqrt(group["window_variance"].values / group["window_variance"].values[-1])
     words = [*words, f"Warmup had {windows} windows, each with the step size and metric that the one before gave."]
-    shown = [figures.step_sizes_plot(transitions, steps, "Step size after each window of warmup.")]
+    over_warmup = [figures.step_sizes_plot(transitions, steps, "Step size after each window of warmup.")]
     if not (ratios == 1.0).all():
         over = np.quantile(ratios, summaries.BANDS, axis=1)
         caption = "Scales of the metric after each window, as shares of the last ones: quantiles over coefficients."
-        shown.append(figures.scales_over_warmup_plot(summaries.Curves(transitions, over, ()), caption))
-    return words, [*shown, *pictures]
+        over_warmup.append(figures.scales_over_warmup_plot(summaries.Curves(transitions, over, ()), caption))
+    return words, [*over_warmup, *pictures]
 
 
 def _of_draws(run: FinishedRun) -> tuple[list[str], list[Picture]]:
@@ -209,8 +213,8 @@ def _of_draws(run: FinishedRun) -> tuple[list[str], list[Picture]]:
     order = np.argsort(scales, kind="stable")
     if len(scales) > 1 and scales[order[0]] < scales[order[-1]]:
         low, high = int(order[0]), int(order[-1])
-        named = len(names) == len(scales)
-        ends = [f"{scales[i]:.3g}{f' ({names[i]})' if named else ''}" for i in (low, high)]
+        has_names = len(names) == len(scales)
+        ends = [f"{scales[i]:.3g}{f' ({names[i]})' if has_names else ''}" for i in (low, high)]
         words.append(f"Scales from {ends[0]} to {ends[1]}, of the real numbers that the sampler moves.")
         pictures.append(figures.scales_plot(scales[order], "Scales that the metric gives the coefficients."))
     return words, pictures

@@ -29,10 +29,10 @@ GROUPS = ("posterior", "sample_stats", "adaptation", "divergences", "unfinished"
 """Those that a report looks at: others may be much larger than the draws (log_likelihood)."""
 
 STATISTICS = ("acceptance_rate", "diverging", "energy", "n_steps", "step_size", "tree_depth")
-"""What is needed of the group sample_stats."""
+"""Variables of the group sample_stats that a report needs."""
 
 CHAINS_AT_ONCE = 64
-"""Whose draws are read together where all of a store is looked through."""
+"""Chains whose draws are read together where all of a store is looked through."""
 
 BFMI_LIMIT = 0.3
 """Below it, energies change so slowly from draw to draw that the tails are hardly visited: the limit of ArviZ's and
@@ -67,7 +67,7 @@ class FinishedRun:
 
     @cached_property
     def bfmi(self) -> float:
-        """`bfmi` of its energies."""
+        """The value that `bfmi` gives of the run's energies."""
         return bfmi(self.statistic("energy"))
 
     def statistic(self, name: str) -> NDArray[Any]:
@@ -112,18 +112,20 @@ def read_run(path: str | os.PathLike[str]) -> FinishedRun:
         raise DiagnosticsError(f"{file} cannot be judged: {error}") from error
 
 
-def run_of(path: OutputLocation, groups: Mapping[str, xarray.Dataset], found: Diagnostics | None = None) -> FinishedRun:
-    """The run whose groups are those of the output. found: what was diagnosed of them already."""
+def run_of(
+    path: OutputLocation, groups: Mapping[str, xarray.Dataset], diagnostics: Diagnostics | None = None
+) -> FinishedRun:
+    """The run whose groups are those of the output. diagnostics: theirs, if they have been diagnosed already."""
     posterior, stats = groups["posterior"], groups["sample_stats"]
-    made = made_by(posterior.attrs)
+    run = made_by(posterior.attrs)
     if not posterior.sizes["draw"] or not posterior.sizes["chain"]:
         return FinishedRun(path, groups, None, [], [])
-    if found is None and (kept := kept_diagnostics(groups)) is not None:
-        blocks, names = coefficients(posterior, kept.names)
-        if tuple(names) == kept.names:  # else they are of other variables
-            return FinishedRun(path, groups, judge(kept, made), blocks, names)
-    found = found or diagnose_groups(posterior, stats)
-    return FinishedRun(path, groups, judge(found, made), *coefficients(posterior, found.names))
+    if diagnostics is None and (cached := kept_diagnostics(groups)) is not None:
+        blocks, names = coefficients(posterior, cached.names)
+        if tuple(names) == cached.names:  # else they are of other variables
+            return FinishedRun(path, groups, judge(cached, run), blocks, names)
+    diagnostics = diagnostics or diagnose_groups(posterior, stats)
+    return FinishedRun(path, groups, judge(diagnostics, run), *coefficients(posterior, diagnostics.names))
 
 
 def _groups(file: OutputLocation) -> dict[str, xarray.Dataset]:
@@ -133,8 +135,8 @@ def _groups(file: OutputLocation) -> dict[str, xarray.Dataset]:
     if isinstance(file, Url) or is_zarr(file):
         return {name: group for name, group in open_zarr(file).items() if name in GROUPS}
     groups = {}
-    with _opened(file) as there:
-        names = [name for name in GROUPS if name in there]
+    with _opened(file) as present:
+        names = [name for name in GROUPS if name in present]
     for name in names:
         with xarray.open_dataset(file, group=name, engine="h5netcdf") as dataset:
             groups[name] = dataset.load()
@@ -170,9 +172,9 @@ def _opened(file: os.PathLike[str]) -> Any:
 
 
 def _require_ours(file: OutputLocation, groups: Mapping[str, xarray.Dataset], expected: str) -> None:
-    def refuse(what: str) -> None:
+    def refuse(reason: str) -> None:
         raise NotARun(
-            f"{file} is not the file of a run of batchnuts: {what}; {expected}. batchnuts.check judges the draws of "
+            f"{file} is not the file of a run of batchnuts: {reason}; {expected}. batchnuts.check judges the draws of "
             "other programs, once ArviZ has opened them."
         )
 
@@ -252,7 +254,7 @@ def next_steps(run: FinishedRun) -> list[str]:
 
 
 def shortened(text: str, most: int = 200) -> str:
-    """At most so many characters of it."""
+    """A text, cut to so many characters."""
     return text if len(text) <= most else f"{text[:most].rsplit(',', 1)[0]} and more"
 
 
@@ -300,24 +302,26 @@ def _verdict(
         "advice": advice,
     }
     if check is not None:
-        found = check.diagnostics
-        size = "ess_bulk" if "ess_bulk" in found.columns else "ess_mean"
+        diagnostics = check.diagnostics
+        size = "ess_bulk" if "ess_bulk" in diagnostics.columns else "ess_mean"
         content |= {
-            "worst_rhat": _named(found, found.deciding_rhat, check.worst_rhat, np.nanargmax),
-            "rhat_limit": found.limit,
-            "nested": found.nested is not None,
-            f"min_{size}": _named(found, found.columns[size], check.min_ess, np.nanargmin),
+            "worst_rhat": _named_value(diagnostics, diagnostics.deciding_rhat, check.worst_rhat, np.nanargmax),
+            "rhat_limit": diagnostics.limit,
+            "nested": diagnostics.nested is not None,
+            f"min_{size}": _named_value(diagnostics, diagnostics.columns[size], check.min_ess, np.nanargmin),
             "divergences": check.divergences,
-            "stuck_chains": list(found.stuck),
-            "late_chains": list(found.late),
-            "not_finite": dict(found.not_finite),
+            "stuck_chains": list(diagnostics.stuck),
+            "late_chains": list(diagnostics.late),
+            "not_finite": dict(diagnostics.not_finite),
         }
     return content
 
 
-def _named(found: Diagnostics, values: NDArray[np.float64], value: float, which: Any) -> dict[str, Any] | None:
+def _named_value(
+    diagnostics: Diagnostics, values: NDArray[np.float64], value: float, index_of: Any
+) -> dict[str, Any] | None:
     """The number of the verdict and the coefficient that has it."""
     if np.isnan(value):
         return None
-    name = found.names[int(which(values))] if np.isfinite(values).any() else None
+    name = diagnostics.names[int(index_of(values))] if np.isfinite(values).any() else None
     return {"name": name, "value": float(value)}

@@ -63,7 +63,7 @@ class Curves:
     x: Floats
     bands: Floats | None
     lines: tuple[tuple[str, Floats], ...]
-    """By name, [points] each."""
+    """Lines [points] by name."""
 
 
 def thinned(length: int, most: int) -> NDArray[np.int64]:
@@ -83,8 +83,8 @@ def single_chains(values: NDArray[Any]) -> list[int]:
 def traces(values: NDArray[Any], numbers: NDArray[np.int64]) -> Curves:
     """The draws [chain, draw] one after another; numbers [chain] are those of the chains."""
     points = thinned(values.shape[1], LINE_POINTS)
-    shown = values[:, points].astype(np.float64)
-    return Curves(points.astype(np.float64), _bands(shown), _lines(shown, values, numbers))
+    selected = values[:, points].astype(np.float64)
+    return Curves(points.astype(np.float64), _bands(selected), _lines(selected, values, numbers))
 
 
 def rank_curves(values: NDArray[Any], numbers: NDArray[np.int64]) -> Curves:
@@ -103,8 +103,8 @@ def rank_curves(values: NDArray[Any], numbers: NDArray[np.int64]) -> Curves:
         less[row] = np.searchsorted(own, edges, "left")
         equal[row] = np.searchsorted(own, edges, "right") - less[row]
     # draws equal to an edge have ranks in the order of their chains, and the first of them are below it
-    before = np.cumsum(equal, axis=0) - equal
-    below = less + np.clip(first - less.sum(axis=0) - before, 0, equal)
+    equal_before = np.cumsum(equal, axis=0) - equal
+    below = less + np.clip(first - less.sum(axis=0) - equal_before, 0, equal)
     shares = np.diff(below, axis=1, prepend=0, append=draws) * (bins / draws)
     middles = (np.arange(bins) + 0.5) / bins
     return Curves(middles, _bands(shares), _lines(shares, values, numbers))
@@ -123,8 +123,8 @@ def _bands(values: Floats) -> Floats | None:
     return np.quantile(values, BANDS, axis=0) if len(values) > SEPARATE_CHAINS else None
 
 
-def _lines(shown: Floats, values: NDArray[Any], numbers: NDArray[np.int64]) -> tuple[tuple[str, Floats], ...]:
-    return tuple((f"chain {numbers[row]}", shown[row]) for row in single_chains(values))
+def _lines(curves: Floats, values: NDArray[Any], numbers: NDArray[np.int64]) -> tuple[tuple[str, Floats], ...]:
+    return tuple((f"chain {numbers[row]}", curves[row]) for row in single_chains(values))
 
 
 def histogram(values: NDArray[Any], span: tuple[float, float] | None = None) -> tuple[Floats, Floats]:
@@ -145,12 +145,12 @@ def energies(values: NDArray[Any]) -> tuple[Floats, Floats]:
     """Energies less their mean, and their changes from draw to draw: as many of the values [chain, draw] as a histogram
     takes."""
     chains, draws = values.shape
-    some = values.reshape(-1)[thinned(values.size, HISTOGRAM_VALUES)].astype(np.float64)
+    selected = values.reshape(-1)[thinned(values.size, HISTOGRAM_VALUES)].astype(np.float64)
     if draws < 2:
-        return some - values.mean(dtype=np.float64), np.empty(0)
+        return selected - values.mean(dtype=np.float64), np.empty(0)
     chain, draw = np.divmod(thinned(chains * (draws - 1), HISTOGRAM_VALUES), draws - 1)
     changes = values[chain, draw + 1].astype(np.float64) - values[chain, draw]
-    return some - values.mean(dtype=np.float64), changes
+    return selected - values.mean(dtype=np.float64), changes
 
 
 def counts_of(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -161,8 +161,8 @@ def counts_of(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64
         part = np.bincount(flat[start : start + BLOCK].astype(np.int64), minlength=len(counts))
         part[: len(counts)] += counts
         counts = part
-    there = np.flatnonzero(counts)
-    return there, counts[there]
+    present = np.flatnonzero(counts)
+    return present, counts[present]
 
 
 def most_different(columns: NDArray[Any], marked: NDArray[np.bool_]) -> NDArray[np.intp]:
@@ -210,14 +210,14 @@ class Speed:
 
 def speeds(phase: NDArray[Any], seconds: Floats, useful: Floats, executed: Floats) -> list[Speed]:
     """The speed in each phase with gradients, from the rows [rows] of a run's history (mcmc/storage/history.py)."""
-    found = []
+    result = []
     for name in dict.fromkeys(phase.tolist()):
         rows = phase == name
         times = seconds[rows]
         if len(times) < 2 or times[-1] <= times[0] or useful[rows][-1] <= 0:
             continue
         edges = np.linspace(times[0], times[-1], min(INTERVALS, len(times) - 1) + 1)
-        good, made = (np.diff(np.interp(edges, times, counts[rows])) for counts in (useful, executed))
-        shares = np.divide(good, made, out=np.full_like(good, np.nan), where=made > 0)
-        found.append(Speed(str(name), edges, good / np.diff(edges), shares))
-    return found
+        good, computed = (np.diff(np.interp(edges, times, counts[rows])) for counts in (useful, executed))
+        shares = np.divide(good, computed, out=np.full_like(good, np.nan), where=computed > 0)
+        result.append(Speed(str(name), edges, good / np.diff(edges), shares))
+    return result

@@ -53,7 +53,7 @@ def print_report(
     rows: int = 12,
     kept: bool = True,
 ) -> Diagnostics | None:
-    """Print it on stdout; gives what was diagnosed, None without a draw that every chain has.
+    """Print the report on stdout; gives the diagnostics, None without a draw that every chain has.
 
     groups: those of the output. saving: seconds that it took to write the file `location`. view: where progress is
     shown. rows: of the table. kept: whether draws were.
@@ -62,18 +62,18 @@ def print_report(
     if not console.is_terminal:
         console = SafeConsole(width=_PLAIN_WIDTH)
     timings = {**draws.timings, "saving": saving}
-    found = None
+    diagnostics = None
     if draws.complete:
         started = time.monotonic()
         with phase(view, "diagnostics"):
             if "summary" in groups:
-                found = diagnosed(datasets_of(groups)["summary"])
+                diagnostics = diagnosed(datasets_of(groups)["summary"])
             else:
-                found = diagnose_groups(groups["posterior"], groups["sample_stats"])
+                diagnostics = diagnose_groups(groups["posterior"], groups["sample_stats"])
         timings["diagnostics"] = time.monotonic() - started
-        console.print(summary_table(found, rows, width=console.width))
-        made = made_by(next(iter(groups.values())).attrs)
-        console.print(str(judge(found, made)), highlight=False, markup=False, soft_wrap=True)
+        console.print(summary_table(diagnostics, rows, width=console.width))
+        run = made_by(next(iter(groups.values())).attrs)
+        console.print(str(judge(diagnostics, run)), highlight=False, markup=False, soft_wrap=True)
     seconds = draws.timings.get("warmup", 0.0) + draws.timings.get("sampling", 0.0)
     speed = f"{short(draws.useful_gradients / seconds)} useful gradients/s in warmup and sampling, " if seconds else ""
     served = f"; {draws.arrangement}" if draws.arrangement is not None else ""
@@ -89,9 +89,9 @@ def print_report(
     console.print(f"Metric: {draws.metric}", highlight=False, soft_wrap=True)
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in timings.items())
     console.print(f"Time: {spent}", highlight=False, soft_wrap=True)
-    what = "Draws" if kept else "Summary (draws were not kept)"
-    console.print(f"{what}: {location}", highlight=False, markup=False, soft_wrap=True)
-    return found
+    label = "Draws" if kept else "Summary (draws were not kept)"
+    console.print(f"{label}: {location}", highlight=False, markup=False, soft_wrap=True)
+    return diagnostics
 
 
 def _warmup(draws: Draws) -> str:
@@ -117,7 +117,7 @@ def _warmup(draws: Draws) -> str:
     return text
 
 
-def summary_table(found: Diagnostics, rows: int = 12, *, width: int = _PLAIN_WIDTH) -> Table:
+def summary_table(diagnostics: Diagnostics, rows: int = 12, *, width: int = _PLAIN_WIDTH) -> Table:
     """A table of at most `rows` coefficients: all in order, or the worst R-hat first where some are left out.
 
     The caption gives the number left out. Columns that do not fit `width` characters are left out, the least important
@@ -130,20 +130,21 @@ def summary_table(found: Diagnostics, rows: int = 12, *, width: int = _PLAIN_WID
 
     if rows < 1:
         raise DiagnosticsError(f"A summary of {rows} rows was asked for; expected at least 1.")
-    count = len(found.names)
+    count = len(diagnostics.names)
     left_out = max(count - rows, 0)
-    order: Sequence[int] = list(range(count)) if not left_out else [int(i) for i in found.worst_first()[:rows]]
-    order_of = "R-hat" if found.nested is None else "nested R-hat"
+    order: Sequence[int] = list(range(count)) if not left_out else [int(i) for i in diagnostics.worst_first()[:rows]]
+    order_of = "R-hat" if diagnostics.nested is None else "nested R-hat"
     more = f"{in_words(left_out, 'more coefficient')} {'is' if left_out == 1 else 'are'} not shown"
     caption = f"worst {order_of} first; {more}" if left_out else None
-    names = [found.names[index] for index in order]
-    values = {name: found.columns[name] for name in (RUNNING_COLUMNS if found.running else COLUMNS)}
-    if found.nested is not None:  # what the rows are in the order of, and the verdict is about
+    names = [diagnostics.names[index] for index in order]
+    values = {name: diagnostics.columns[name] for name in (RUNNING_COLUMNS if diagnostics.running else COLUMNS)}
+    if diagnostics.nested is not None:  # what the rows are in the order of, and the verdict is about
         del values["r_hat"]
-        values[order_of] = found.nested
+        values[order_of] = diagnostics.nested
     cells = {name: [shown(name, column[index]) for index in order] for name, column in values.items()}
     columns = _those_that_fit(cells, width - min(max(map(len, names)), max(width // 4, _NAME)) - _EDGES)
-    title = f"{in_words(count, 'coefficient')}, {in_words(found.chains, 'chain')} x {in_words(found.draws, 'draw')}"
+    size = f"{in_words(diagnostics.chains, 'chain')} x {in_words(diagnostics.draws, 'draw')}"
+    title = f"{in_words(count, 'coefficient')}, {size}"
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
     table.add_column("", overflow="fold")
     for name in columns:

@@ -56,9 +56,9 @@ _REPR.maxlong = 60
 _REPR.maxlist = _REPR.maxdict = _REPR.maxtuple = 12
 
 
-def in_words(count: int, what: str) -> str:
-    """`1 worker`, `3 workers`."""
-    return f"{count} {what}{'s' * (count != 1)}"
+def in_words(count: int, noun: str) -> str:
+    """A count and its noun: `1 worker`, `3 workers`."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 IN_OTHER_LIBRARIES = {
@@ -87,8 +87,8 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     `ess` is `ess_bulk` or `ess_tail`.
     """
     names, written = list(valid), name.lower()
-    longer = [known for known in names if len(written) > 1 and known.lower().startswith(written)]
-    close = [known for known in names if known == IN_OTHER_LIBRARIES.get(written)] or longer[:3]
+    longer = [candidate for candidate in names if len(written) > 1 and candidate.lower().startswith(written)]
+    close = [candidate for candidate in names if candidate == IN_OTHER_LIBRARIES.get(written)] or longer[:3]
     close = close or difflib.get_close_matches(written, names, n=1, cutoff=0.65 if len(written) > 2 else 0.5)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
@@ -117,15 +117,15 @@ def explain(
         path = ".".join([*([prefix] if prefix else []), *keys])
         field = str(location[0]) if location else ""
         if item["type"] == "extra_forbidden":
-            known = list(fields_of(inner))
-            hint = nearest(keys[-1], known) or f"; expected one of {', '.join(known)}"
+            valid = list(fields_of(inner))
+            hint = nearest(keys[-1], valid) or f"; expected one of {', '.join(valid)}"
             if elsewhere and keys[-1] in elsewhere:
                 hint = f"; did you mean {elsewhere[keys[-1]]!r}?"
             replaced = inner.replaced.get(keys[-1]) if issubclass(inner, Settings) else None
             lines.append(f"{where(path)}{path}: {replaced or f'unknown key{hint}'}")
         elif item["type"] == "missing":
-            what = expected(inner, field)
-            lines.append(f"{where(path)}{path}: this key is required; expected {what}")
+            expectation = expected(inner, field)
+            lines.append(f"{where(path)}{path}: this key is required; expected {expectation}")
         elif item["type"] == "value_error":
             # The message of our own validators, without pydantic's "Value error, ". One of a group begins with a key.
             text = str(item["ctx"]["error"])
@@ -136,12 +136,14 @@ def explain(
             head = f"{path}: " if path else ""
             lines.append(f"{where(path)}{head}{text}")
         else:
-            found = f"found {shown(item['input'])}" + _kind(item["input"])
+            problem = f"found {shown(item['input'])}" + _kind(item["input"])
             hint = ""
             if item["type"] == "literal_error" and isinstance(item["input"], str):
                 hint = nearest(item["input"], choices(inner, field))
-            what = expected(inner, field) if field else f"a mapping with keys among {', '.join(fields_of(inner))}"
-            lines.append(f"{where(path)}{path}: {found}; expected {what}{hint}")
+            expectation = (
+                expected(inner, field) if field else f"a mapping with keys among {', '.join(fields_of(inner))}"
+            )
+            lines.append(f"{where(path)}{path}: {problem}; expected {expectation}{hint}")
     # A union reports each of its branches; the texts are the same here, so each is reported once.
     return list(dict.fromkeys(lines))
 

@@ -57,11 +57,11 @@ class Origin:
         also = f", and command line, {', '.join(within)}" if within else ""
         keys = path.split(".")
         while keys:
-            known = ".".join(keys)
-            if known in self.overrides:
-                return f"command line, {', '.join([self.overrides[known], *within])}: "
-            if known in self.lines:
-                return f"{self.file}:{self.lines[known]}{also}: "
+            prefix = ".".join(keys)
+            if prefix in self.overrides:
+                return f"command line, {', '.join([self.overrides[prefix], *within])}: "
+            if prefix in self.lines:
+                return f"{self.file}:{self.lines[prefix]}{also}: "
             keys.pop()
         return f"{self.file}: "
 
@@ -78,14 +78,14 @@ def find_config(name: str, folder: str = ".") -> Path:
         return path
     if os.path.isdir(path):
         raise ConfigError(f"--config {name}: this is a folder; expected a YAML file.")
-    known = packaged_configs(folder)
+    packaged = packaged_configs(folder)
     for candidate in (name, f"{name}.yaml"):
-        if candidate in known:
+        if candidate in packaged:
             return _PACKAGED / folder / candidate
-    hint = nearest(path.stem, [Path(one).stem for one in known]) or "."
+    hint = nearest(path.stem, [Path(config).stem for config in packaged]) or "."
     raise ConfigError(
         f"--config {name}: there is no such file, and no packaged config of that name{hint} "
-        f"Packaged configs: {', '.join(known)}."
+        f"Packaged configs: {', '.join(packaged)}."
     )
 
 
@@ -109,12 +109,12 @@ def read_yaml(file: Path, origin: Origin, sections: Sequence[str]) -> dict[str, 
     try:
         content = _load(text)
     except _Refused as error:
-        raise ConfigError(f"{file}:{error.line}: {error.what}.") from error
+        raise ConfigError(f"{file}:{error.line}: {error.problem}.") from error
     if content is None:
         return {}
     if not isinstance(content, CommentedMap):
-        found = type(_plain(content, origin, "")).__name__
-        raise ConfigError(f"{file}: found a {found}; expected the sections {', '.join(sections)}.")
+        type_ = type(_plain(content, origin, "")).__name__
+        raise ConfigError(f"{file}: found a {type_}; expected the sections {', '.join(sections)}.")
     plain = _plain(content, origin, "")
     assert isinstance(plain, dict)
     return plain
@@ -122,17 +122,17 @@ def read_yaml(file: Path, origin: Origin, sections: Sequence[str]) -> dict[str, 
 
 _MOST_BYTES = 200_000
 _MOST_LEVELS = 20
-"""Of mappings and lists within each other."""
+"""The most levels of mappings and lists within each other."""
 _MOST_CHARACTERS = 2000
-"""Of one value."""
+"""The most characters of one value."""
 
 
 class _Refused(Exception):
     """A text that is not YAML, or not what a config needs of it."""
 
-    def __init__(self, line: int, what: str) -> None:
-        super().__init__(what)
-        self.line, self.what = line, what
+    def __init__(self, line: int, problem: str) -> None:
+        super().__init__(problem)
+        self.line, self.problem = line, problem
 
 
 @functools.lru_cache(maxsize=64)  # the parser is slow, and a process may read a config again and again
@@ -247,8 +247,8 @@ def apply_override(
     try:
         value = _load(text)
     except _Refused as error:
-        what = error.what.replace("this is not YAML", "the value is not YAML")
-        raise ConfigError(f"command line, {override}: {what}.") from error
+        problem = error.problem.replace("this is not YAML", "the value is not YAML")
+        raise ConfigError(f"command line, {override}: {problem}.") from error
     scratch = Origin(origin.file, overrides={path: override})
     value = _plain(value, scratch, path)
     set_key(content, path, value, f"command line, {override}", main_keys)

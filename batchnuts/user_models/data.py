@@ -91,7 +91,7 @@ def read_columns(path: str | os.PathLike[str], columns: Any = None, dtype: str =
     if dtype not in ("float32", "float64"):
         raise DataError(f"{path}: dtype is {shown(dtype)}; expected 'float32' or 'float64'.")
     try:
-        asked = columns_asked(columns)
+        requested = columns_asked(columns)
     except DataError as error:
         raise DataError(f"{path}: {error}.") from None
     file = Path(path).expanduser()
@@ -99,80 +99,88 @@ def read_columns(path: str | os.PathLike[str], columns: Any = None, dtype: str =
     if reader is None:
         raise DataError(f"{path}: the ending {file.suffix!r} is not known; expected one of {', '.join(_READERS)}.")
     require_file(str(path))
-    table = reader(file, None if asked is None else {column.name for column in asked.values()})
-    wanted = {str(name): Column(str(name)) for name in table} if asked is None else asked
+    table = reader(file, None if requested is None else {column.name for column in requested.values()})
+    selected = {str(name): Column(str(name)) for name in table} if requested is None else requested
     arrays: dict[str, NDArray[Any]] = {}
     labels: dict[str, list[str]] = {}
-    for name, column in wanted.items():
+    for name, column in selected.items():
         if column.name not in table:
-            known = [str(each) for each in table]
-            hint = nearest(column.name, known) or f"; its columns are {', '.join(known[:12])}"
+            names = [str(column_name) for column_name in table]
+            hint = nearest(column.name, names) or f"; its columns are {', '.join(names[:12])}"
             raise ColumnError(sentence(f"{file}: there is no column {column.name!r}{hint}"))
-        arrays[name], found = _made(file, column, table[column.name], dtype)
-        if found is not None:
-            labels[name] = found
+        arrays[name], column_labels = _converted(file, column, table[column.name], dtype)
+        if column_labels is not None:
+            labels[name] = column_labels
     if not arrays or not all(array.size for array in arrays.values()):
         raise DataError(f"{file}: there are column names but no rows.")
     return Columns(arrays, labels)
 
 
-def columns_asked(given: Any) -> dict[str, Column] | None:
+def columns_asked(columns: Any) -> dict[str, Column] | None:
     """The columns that `read_columns` is asked for, by the names of the arrays; None: all.
 
     Raises DataError, without a full stop, for what is no such list or mapping.
     """
-    if given is None:
+    if columns is None:
         return None
-    if not isinstance(given, Mapping | list | tuple):
-        raise DataError(f"columns: found {shown(given)}; expected a list of names, or columns by the names of arrays")
-    if not isinstance(given, Mapping):
-        if other := [name for name in given if not isinstance(name, str)]:
-            raise DataError(f"columns: found {shown(other[0])} in the list; expected names of columns")
-        return {name: Column(name) for name in given}
-    return {_text("columns", name): _column(name, column) for name, column in given.items()}
+    if not isinstance(columns, Mapping | list | tuple):
+        raise DataError(f"columns: found {shown(columns)}; expected a list of names, or columns by the names of arrays")
+    if not isinstance(columns, Mapping):
+        if wrong := [name for name in columns if not isinstance(name, str)]:
+            raise DataError(f"columns: found {shown(wrong[0])} in the list; expected names of columns")
+        return {name: Column(name) for name in columns}
+    return {_text("columns", name): _column(name, column) for name, column in columns.items()}
 
 
-def _column(name: str, given: Any) -> Column:
+def _column(name: str, declared: Any) -> Column:
     place = f"columns.{name}"
-    if isinstance(given, str):
-        return Column(given)
-    if not isinstance(given, Mapping | Column):
-        raise DataError(f"{place}: found {shown(given)}; expected a column's name, or {{column: name, as: category}}")
-    options: Mapping[str, Any] = given if isinstance(given, Mapping) else {"column": given.name, "as": given.kind}
+    if isinstance(declared, str):
+        return Column(declared)
+    if not isinstance(declared, Mapping | Column):
+        raise DataError(
+            f"{place}: found {shown(declared)}; expected a column's name, or {{column: name, as: category}}"
+        )
+    options: Mapping[str, Any] = (
+        declared if isinstance(declared, Mapping) else {"column": declared.name, "as": declared.kind}
+    )
     if unknown := next((key for key in options if key not in ("column", "as", "order")), None):
         raise DataError(f"{place}: unknown key {unknown!r}; expected column and as, or order")
     kind = options.get("as", "auto")
     if kind not in get_args(Kind):
         raise DataError(f"{place}.as: found {shown(kind)}; expected one of {', '.join(get_args(Kind))}")
     order = _order(place, options["order"], kind) if options.get("order") is not None else None
-    if isinstance(given, Column) and given.order is not None:
-        order = _order(place, given.order, kind)
+    if isinstance(declared, Column) and declared.order is not None:
+        order = _order(place, declared.order, kind)
     return Column(_text(f"{place}.column", options.get("column", name)), cast(Kind, kind), order)
 
 
-def _order(place: str, given: Any, kind: str) -> tuple[str, ...]:
+def _order(place: str, order: Any, kind: str) -> tuple[str, ...]:
     """The labels of a category in order."""
     if kind not in ("auto", "category"):
         raise DataError(f"{place}.order: found labels with as: {kind}; expected as: category")
-    if not isinstance(given, list | tuple) or not given or not all(isinstance(one, str | int | float) for one in given):
-        raise DataError(f"{place}.order: found {shown(given)}; expected a list of all labels, such as [low, high]")
-    labels = tuple(str(one) for one in given)
+    if (
+        not isinstance(order, list | tuple)
+        or not order
+        or not all(isinstance(item, str | int | float) for item in order)
+    ):
+        raise DataError(f"{place}.order: found {shown(order)}; expected a list of all labels, such as [low, high]")
+    labels = tuple(str(item) for item in order)
     if twice := next((label for label in labels if labels.count(label) > 1), None):
         raise DataError(f"{place}.order: found {twice!r} twice; expected each label once")
     return labels
 
 
-def _text(place: str, given: Any) -> str:
-    if not isinstance(given, str):
-        raise DataError(f"{place}: found {shown(given)}; expected a name")
-    return given
+def _text(place: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"{place}: found {shown(value)}; expected a name")
+    return value
 
 
 # From a file to columns, each an array of NumPy's: numbers, or objects (text, None where missing). `wanted` names those
 # that will be used; None: all
 
 
-def _read_csv(file: Path, wanted: set[str] | None) -> dict[str, NDArray[Any]]:
+def _read_csv(file: Path, selected: set[str] | None) -> dict[str, NDArray[Any]]:
     import pandas
 
     options: Any = {"keep_default_na": False, "na_values": _MISSING, "skipinitialspace": True, "encoding": "utf-8-sig"}
@@ -192,17 +200,17 @@ def _read_csv(file: Path, wanted: set[str] | None) -> dict[str, NDArray[Any]]:
             f"{file}: row 1 has more cells than there are names of columns. Name every column; write numbers without "
             "separators of thousands, and put a text with a comma into quotes."
         ) from None
-    asked = [name for name in names if (name != "nan" if wanted is None else name in wanted)]
-    if twice := next((name for name in asked if asked.count(name) > 1), None):
-        raise DataError(f"{file}: {asked.count(twice)} columns are called {twice!r}; give each a name of its own.")
-    names = [str(found) if name == "nan" else name for found, name in zip(table, names, strict=True)]
+    names_read = [name for name in names if (name != "nan" if selected is None else name in selected)]
+    if twice := next((name for name in names_read if names_read.count(name) > 1), None):
+        raise DataError(f"{file}: {names_read.count(twice)} columns are called {twice!r}; give each a name of its own.")
+    names = [str(column) if name == "nan" else name for column, name in zip(table, names, strict=True)]
     table.columns = pandas.Index(names)
     table = table.loc[:, [names.count(name) == 1 for name in names]]
-    whole = [name for name in table if table[name].dtype.kind in "iuf"]
-    if whole and _LEADING_ZERO.search(file.read_bytes()):  # pandas reads 02139 as 2139
+    numeric = [name for name in table if table[name].dtype.kind in "iuf"]
+    if numeric and _LEADING_ZERO.search(file.read_bytes()):  # pandas reads 02139 as 2139
         texts = _read(file, lambda: pandas.read_csv(file, index_col=False, dtype=str, **options))
         texts.columns = pandas.Index(names)
-        for name in whole:
+        for name in numeric:
             if texts[name].str.fullmatch(r"\s*[-+]?0\d+\s*").any():
                 table[name] = texts[name]
     return _of_pandas(table, _MISSING)  # spaces behind them hide such words from pandas
@@ -223,27 +231,27 @@ def _header(file: Path, options: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def _read_parquet(file: Path, wanted: set[str] | None) -> dict[str, NDArray[Any]]:
+def _read_parquet(file: Path, selected: set[str] | None) -> dict[str, NDArray[Any]]:
     import pandas
 
     _require_pyarrow(file)
     return _of_pandas(_read(file, lambda: pandas.read_parquet(file)))
 
 
-def _read_arrow(file: Path, wanted: set[str] | None) -> dict[str, NDArray[Any]]:
+def _read_arrow(file: Path, selected: set[str] | None) -> dict[str, NDArray[Any]]:
     import pandas
 
     _require_pyarrow(file)
     return _of_pandas(_read(file, lambda: pandas.read_feather(file)))
 
 
-def _read_npz(file: Path, wanted: set[str] | None) -> dict[str, NDArray[Any]]:
+def _read_npz(file: Path, selected: set[str] | None) -> dict[str, NDArray[Any]]:
     def load() -> dict[str, NDArray[Any]]:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as loaded:  # no file may run code
             return {name: loaded[name] for name in loaded.files}
 
-    found: dict[str, NDArray[Any]] = _read(file, load)
-    return found
+    arrays: dict[str, NDArray[Any]] = _read(file, load)
+    return arrays
 
 
 _READERS: dict[str, Callable[[Path, set[str] | None], dict[str, NDArray[Any]]]] = {
@@ -259,8 +267,8 @@ def _read(file: Path, reader: Callable[[], Any]) -> Any:
     try:
         return reader()
     except Exception as error:  # damaged files make parsers raise whatever they raise
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        raise DataError(f"{file}: cannot be read as {file.suffix}: {said[0]}.") from error
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise DataError(f"{file}: cannot be read as {file.suffix}: {lines[0]}.") from error
 
 
 def _require_pyarrow(file: Path) -> None:
@@ -276,7 +284,9 @@ def _of_pandas(frame: pandas.DataFrame, words: Sequence[str] = ()) -> dict[str, 
         if column.dtype.kind in "biuf":
             columns[str(name)] = column.to_numpy()
         else:
-            values = [None if gone else _stripped(value) for value, gone in zip(column, missing, strict=True)]
+            values = [
+                None if is_missing else _stripped(value) for value, is_missing in zip(column, missing, strict=True)
+            ]
             columns[str(name)] = np.array([None if value in words else value for value in values], object)
     return columns
 
@@ -288,7 +298,7 @@ def _stripped(value: Any) -> Any:
 # From a column to an array
 
 
-def _made(file: Path, column: Column, values: NDArray[Any], dtype: str) -> tuple[NDArray[Any], list[str] | None]:
+def _converted(file: Path, column: Column, values: NDArray[Any], dtype: str) -> tuple[NDArray[Any], list[str] | None]:
     place = f"{file}: column {column.name!r}"
     is_text = values.dtype.kind in "OUS"
     _refuse_missing(place, values, is_text)
@@ -333,11 +343,11 @@ def _refuse_texts_of_numbers(place: str, flat: NDArray[Any]) -> None:
             "numbers, such as 1234.5 without quotes, signs of percent or currency, or separators of thousands; or, if "
             "they are labels, name the column a category (as: category)."
         )
-    other = next(i for i, value in enumerate(flat) if not _is_number(value))
+    first_text = next(i for i, value in enumerate(flat) if not _is_number(value))
     if any(map(_is_number, flat)):
         raise DataError(
-            f"{place}: {_row(other)} is {flat[other]!r}, which is no number, beside numbers. Correct it, or name the "
-            "column a category."
+            f"{place}: {_row(first_text)} is {flat[first_text]!r}, which is no number, beside numbers. Correct it, or "
+            "name the column a category."
         )
 
 
@@ -412,5 +422,5 @@ def _is_number(value: Any) -> bool:
 
 
 def _row(index: int) -> str:
-    """Counted without the line of names."""
+    """The name of a row, counted without the line of names."""
     return f"row {index + 1}"

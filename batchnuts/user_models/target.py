@@ -56,7 +56,7 @@ SupportName = Literal[
 ]
 
 _BOUNDS = {"lower": ("bound",), "upper": ("bound",), "interval": ("low", "high")}
-"""Of the supports that have any: their keys."""
+"""Keys of the bounds of supports that have any."""
 
 _WITHOUT_BOUNDS: dict[str, Support] = {
     "real": REAL,
@@ -93,12 +93,12 @@ class VariableOptions(Settings):
 
     @field_validator("support", mode="before")
     @classmethod
-    def _continuous(cls, given: Any) -> Any:
-        if given in _DISCRETE:
+    def _continuous(cls, support: Any) -> Any:
+        if support in _DISCRETE:
             raise ValueError(
-                f"found {given!r}, but discrete parameters cannot be sampled; sum them out of the log-density"
+                f"found {support!r}, but discrete parameters cannot be sampled; sum them out of the log-density"
             )
-        return given
+        return support
 
     @model_validator(mode="after")
     def _sizes(self) -> VariableOptions:
@@ -116,7 +116,7 @@ class VariableOptions(Settings):
         return self
 
     def parameter(self, name: str, labels: Mapping[str, list[str]]) -> Parameter:
-        """As it is declared in Python; labels: of the data's categories, which name axes.
+        """The variable as it is declared in Python; labels: of the data's categories, which name axes.
 
         Raises ConfigError for a category that the data do not have.
         """
@@ -127,8 +127,8 @@ class VariableOptions(Settings):
                 axes.append(f"{name}_dim_{axis}")
                 continue
             if length not in labels:
-                known = f"the data have {', '.join(labels)}" if labels else "the data have no category"
-                raise ConfigError(f"model.variables.{name}.shape: found {length!r}, but {known}.")
+                available = f"the data have {', '.join(labels)}" if labels else "the data have no category"
+                raise ConfigError(f"model.variables.{name}.shape: found {length!r}, but {available}.")
             shape.append(len(labels[length]))
             axes.append(length)
             coords[length] = labels[length]
@@ -147,17 +147,17 @@ class VariableOptions(Settings):
                 return _WITHOUT_BOUNDS[self.support]
 
 
-def in_full(given: Any) -> Any:
+def in_full(value: Any) -> Any:
     """A support or a shape alone, as options."""
-    match given:
+    match value:
         case str():
-            return {"support": given}
+            return {"support": value}
         case list():
-            return {"shape": given}
+            return {"shape": value}
         case Mapping():
-            return given
+            return value
     raise ValueError(
-        f"found {shown(given)}; expected a shape such as [3] ([] for one number), a support such as positive, or a "
+        f"found {shown(value)}; expected a shape such as [3] ([] for one number), a support such as positive, or a "
         "mapping with both"
     )
 
@@ -180,11 +180,11 @@ class DataOptions(Settings):
 
     @model_validator(mode="after")
     def _columns(self) -> DataOptions:
-        _ = self.asked()
+        _ = self.requested()
         return self
 
-    def asked(self) -> dict[str, Column] | None:
-        """By the name that the functions use; raises ValueError for keys that are not known."""
+    def requested(self) -> dict[str, Column] | None:
+        """The columns that are asked for, by the names that the functions use; raises ValueError for unknown keys."""
         try:
             return columns_asked(self.columns)
         except DataError as error:
@@ -193,7 +193,7 @@ class DataOptions(Settings):
     def read(self, dtype: str) -> Columns:
         """The columns; raises DataError for what the file cannot give."""
         path = self.path if Path.cwd() == self._folder else self._folder / Path(self.path).expanduser()
-        return read_columns(path, self.asked(), dtype)
+        return read_columns(path, self.requested(), dtype)
 
 
 class TargetOptions(Settings):
@@ -255,20 +255,22 @@ def build_target(options: TargetOptions) -> Model:
     """Make the model; raises ConfigError where a function cannot be imported."""
     density = imported("target", options.target)
     module = options.target.partition(":")[0]
-    named = {key: getattr(options, key) for key in FUNCTIONS if getattr(options, key) is not None}
-    functions = {key: imported(key, name if ":" in name else f"{module}:{name}") for key, name in named.items()}
+    references = {key: getattr(options, key) for key in FUNCTIONS if getattr(options, key) is not None}
+    functions = {key: imported(key, name if ":" in name else f"{module}:{name}") for key, name in references.items()}
     groups: dict[str, Any] = {}
     labels: dict[str, list[str]] = {}
     if options.data is not None:
-        found = options.data.read(options.dtype)
-        labels, groups = found.labels, data_groups(options.data, found)
-        density = _with_data("target", density, found)
-        functions = {key: f if key == "initializer" else _with_data(key, f, found) for key, f in functions.items()}
+        columns = options.data.read(options.dtype)
+        labels, groups = columns.labels, data_groups(options.data, columns)
+        density = _with_data("target", density, columns)
+        functions = {key: f if key == "initializer" else _with_data(key, f, columns) for key, f in functions.items()}
     variables = None
     if options.variables is not None:
         variables = {name: entry.parameter(name, labels) for name, entry in options.variables.items()}
     for name in (variables or {}).keys() & labels.keys():
-        shaped = [other for other, parameter in (variables or {}).items() if name in (parameter.dims or ())]
+        shaped = [
+            parameter_name for parameter_name, parameter in (variables or {}).items() if name in (parameter.dims or ())
+        ]
         if shaped:
             raise ConfigError(
                 f"model.variables.{name}: a category of the data is called {name!r} too, and its labels name an axis "
@@ -277,7 +279,7 @@ def build_target(options: TargetOptions) -> Model:
                 f"[{name}_index]."
             )
     axes = {axis for parameter in (variables or {}).values() for axis in parameter.dims or ()}
-    axes |= {axis for named in options.dims.values() for axis in named}
+    axes |= {axis for names in options.dims.values() for axis in names}
     try:
         return Model.from_function(
             density,
@@ -294,7 +296,7 @@ def build_target(options: TargetOptions) -> Model:
         raise ConfigError(f"model.variables: {error}") from error
 
 
-def _with_data(key: str, function: Callable[..., Any], found: Columns) -> Callable[..., Any]:
+def _with_data(key: str, function: Callable[..., Any], columns: Columns) -> Callable[..., Any]:
     """The function with its argument `data`; raises ConfigError where it has none."""
     try:
         takes = list(inspect.signature(function).parameters)
@@ -305,18 +307,18 @@ def _with_data(key: str, function: Callable[..., Any], found: Columns) -> Callab
             f"model.{key}: {function.__name__} takes ({', '.join(takes)}); expected an argument `data`, since the "
             "config has model.data."
         )
-    return functools.partial(function, data=found.arrays)
+    return functools.partial(function, data=columns.arrays)
 
 
-def data_groups(options: DataOptions, found: Columns) -> dict[str, Any]:
+def data_groups(options: DataOptions, columns: Columns) -> dict[str, Any]:
     """What is saved of the data: each array with axes named by its rows, or after itself."""
     for name in options.observed:
-        if name not in found.arrays:
-            hint = nearest(name, found.arrays) or f"; expected one of {', '.join(found.arrays)}"
+        if name not in columns.arrays:
+            hint = nearest(name, columns.arrays) or f"; expected one of {', '.join(columns.arrays)}"
             raise ConfigError(sentence(f"model.data.observed: found {name!r}, which is no column{hint}"))
-    lengths = {len(array) for array in found.arrays.values()}
+    lengths = {len(array) for array in columns.arrays.values()}
     groups: dict[str, Any] = {"observed_data": {}, "constant_data": {}}
-    for name, array in found.arrays.items():
+    for name, array in columns.arrays.items():
         dims = (
             ("row",) if array.ndim == 1 and len(lengths) == 1 else tuple(f"{name}_dim_{i}" for i in range(array.ndim))
         )

@@ -29,15 +29,15 @@ _LINE_EVERY = 10.0
 """Seconds between two plain lines of progress."""
 
 _MODULES = {"pfor": "pfor_benchmark"}
-"""Of packaged configs that are not named as their module is."""
+"""Modules of packaged configs that have other names."""
 
 
 _LIBRARIES = {"matplotlib": "matplotlib.figure", "archspec": "archspec.cpu"}
-"""Of the extra `experiments`, and the modules that are used."""
+"""Libraries of the extra `experiments`, with the modules that are used."""
 
 
 class MissingLibrary(BatchnutsError):
-    """What every experiment needs is not installed."""
+    """A library that every experiment needs is not installed."""
 
 
 Loaded = TypeVar("Loaded", bound=Config[Any, Any])
@@ -113,9 +113,9 @@ def _how_to_go_on(arguments: argparse.Namespace, folder: Path | None) -> str:
     if folder is None:
         return " before anything was measured"
     first = f"; what was measured is in {folder}"
-    again = [option for option, given in (("--fresh", arguments.fresh), ("--again", arguments.again)) if given]
-    if again:
-        return f"{first}, and the same command without {' and '.join(again)} goes on from there"
+    options = [option for option, is_set in (("--fresh", arguments.fresh), ("--again", arguments.again)) if is_set]
+    if options:
+        return f"{first}, and the same command without {' and '.join(options)} goes on from there"
     return f"{first}, and the same command goes on from there"
 
 

@@ -43,7 +43,7 @@ class Labelled(Protocol):
 
     @property
     def label(self) -> str:
-        """Its name in pictures and tables."""
+        """The name in pictures and tables."""
 
 
 class Limits(Protocol):
@@ -71,11 +71,11 @@ class Config(Protocol[R, Limiting]):
 
     @property
     def curves(self) -> Mapping[str, Labelled]:
-        """By name."""
+        """Curves by name."""
 
     @property
     def targets(self) -> Mapping[str, Labelled]:
-        """What curves are measured on, by name."""
+        """The targets that curves are measured on, by name."""
 
     @property
     def measurement(self) -> Limiting:
@@ -101,7 +101,7 @@ class Config(Protocol[R, Limiting]):
         """Whether a row of one of its tasks is of one of its repetitions."""
 
     def to_yaml(self) -> str:
-        """The same experiment again when read as a config."""
+        """YAML that gives the same experiment when it is read as a config."""
 
 
 class ResultsSettings(Settings):
@@ -110,7 +110,7 @@ class ResultsSettings(Settings):
     folder: str = Field(min_length=1, description="relative to the current folder; `--quick` adds -quick to it")
 
     def quick(self) -> ResultsSettings:
-        """Where `--quick` writes."""
+        """The folder to which `--quick` writes."""
         folder = Path(self.folder)
         return ResultsSettings(folder=str(folder.with_name(f"{folder.name}-quick")) if folder.name else "quick")
 
@@ -168,9 +168,9 @@ def read_layers(
 def _refuse_to_drop_nothing(content: Mapping[str, Any], path: str, value: Any, blame: str) -> None:
     """Raise ConfigError, beginning with `blame`, for a null in place of a problem, curve or claim that is not there."""
     section, _, name = path.partition(".")
-    known = content.get(section)
+    entries = content.get(section)
     if value is None and section in ("problems", "workloads", "curves", "claims") and name and "." not in name:
-        names = list(known) if isinstance(known, dict) else []
+        names = list(entries) if isinstance(entries, dict) else []
         if name not in names:
             hint = nearest(name, names) or f"; expected one of {', '.join(names) or 'none: the section is empty'}"
             raise ConfigError(f"{blame}: there is no {path} to leave out{hint}")
@@ -217,10 +217,10 @@ class HasOptions(Protocol):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Unchecked."""
+        """The options, unchecked."""
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """See pydantic."""
+        """A copy with some fields changed, as pydantic makes it."""
 
 
 Optioned = TypeVar("Optioned", bound=HasOptions)
@@ -242,8 +242,8 @@ def check_options(
     return checked
 
 
-def refer(path: str, name: str | None, known: Collection[str], origin: Origin, problems: list[str]) -> None:
-    """Note a mistake if `name` is not a known name (if those are valid themselves)."""
-    if name is not None and known and name not in known:
-        hint = nearest(name, known) or f"; expected one of {', '.join(known)}"
+def refer(path: str, name: str | None, valid: Collection[str], origin: Origin, problems: list[str]) -> None:
+    """Note a mistake if `name` is not among the valid names (if there are any)."""
+    if name is not None and valid and name not in valid:
+        hint = nearest(name, valid) or f"; expected one of {', '.join(valid)}"
         problems.append(f"{origin(path)}{path}: found {name!r}{hint}")

@@ -37,9 +37,9 @@ class Subject(Generic[C, R, S]):
     rows: type[R]
     results: Callable[[C, Sequence[R]], S]
     target: str
-    """What curves are measured on, in a table's head."""
+    """The word in a table's head for what curves are measured on."""
     sizes: str
-    """At sizes of what, in a table's head."""
+    """The word in a table's head for sizes."""
     claims: Callable[[S], str]
     """A section of the summary with each claim and its verdict."""
     how_made: Callable[[S], list[str]]

@@ -57,7 +57,7 @@ class Planned(Generic[R]):
     """The task's."""
     curve: str
     label: str
-    """In words, for progress."""
+    """The task in words, for progress."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Ready(Generic[R]):
     worker: Worker
     preparation: Preparation
     difference: float | None
-    """See Attempt."""
+    """The relative difference of its outputs from the first task's; None where they are not compared."""
 
 
 def plan(config: Config[R, Any]) -> list[list[Planned[R]]]:
@@ -127,15 +127,15 @@ class Measuring(ABC, Generic[R, Limiting]):
 
     @abstractmethod
     def measure(self, group: Sequence[Planned[R]]) -> None:
-        """The remaining tasks of a group."""
+        """Measure the remaining tasks of a group."""
 
     @abstractmethod
     def turn(self, ready: Sequence[Ready[R]], repetition: int) -> Sequence[Ready[R]]:
-        """Those that run in a repetition, in order."""
+        """The tasks that run in a repetition, in order."""
 
     @abstractmethod
     def keep(self, row: R) -> None:
-        """One more row."""
+        """Keep one more row."""
 
     @abstractmethod
     def leave(self, planned: Planned[R], worker: Worker, reason: str, *, lost: bool) -> None:
@@ -204,9 +204,9 @@ class Measuring(ABC, Generic[R, Limiting]):
     def settle(self, planned: Planned[R]) -> bool:
         """Record why a task is not run, if there is a reason; returns whether there is."""
         reasons: tuple[tuple[Status, Mapping[str, str]], ...] = (("missing", self.missing), ("stopped", self.ended))
-        for status, known in reasons:
-            if planned.task.line in known:
-                self.attempt(planned, status, reason=known[planned.task.line])
+        for status, by_line in reasons:
+            if planned.task.line in by_line:
+                self.attempt(planned, status, reason=by_line[planned.task.line])
                 return True
         return False
 

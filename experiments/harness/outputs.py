@@ -23,11 +23,11 @@ def fingerprint(array: NDArray[Any]) -> tuple[float, float]:
 
 
 def difference(ours: Sequence[tuple[float, float]], theirs: Sequence[tuple[float, float]]) -> float:
-    """The largest relative one between the fingerprints of two computations; infinite where they do not match."""
+    """The largest relative difference of two computations' fingerprints; infinite where they do not match."""
     if len(ours) != len(theirs):
         return math.inf
-    found = 0.0
+    largest = 0.0
     for (norm, along), (other_norm, other_along) in zip(ours, theirs, strict=True):
         apart = max(abs(norm - other_norm) / (max(norm, other_norm) or 1.0), abs(along - other_along))
-        found = math.inf if math.isnan(apart) else max(found, apart)
-    return found
+        largest = math.inf if math.isnan(apart) else max(largest, apart)
+    return largest

@@ -106,8 +106,8 @@ def finish(axes: Any, *, x: str, y: str, title: str, sizes: Iterable[int], log_y
     axes.set_xscale("log", base=2)
     ticks = sorted(set(sizes))
     if ticks:
-        shown = ticks[:: -(-len(ticks) // 6)]
-        axes.set_xticks(shown, [f"{tick:,}" for tick in shown])
+        labelled = ticks[:: -(-len(ticks) // 6)]
+        axes.set_xticks(labelled, [f"{tick:,}" for tick in labelled])
         axes.minorticks_off()
     if log_y:
         axes.set_yscale("log")

@@ -40,12 +40,12 @@ def describe_environment() -> dict[str, Any]:
 
 def note_environment(file: Path) -> str:
     """Add the present environment to a JSON file of environments by name; its name there."""
-    known = read_environments(file) if file.exists() else {}
-    here = describe_environment()
-    name = hashlib.sha256(json.dumps(here, sort_keys=True).encode()).hexdigest()[:8]
-    known[name] = here
+    environments = read_environments(file) if file.exists() else {}
+    environment = describe_environment()
+    name = hashlib.sha256(json.dumps(environment, sort_keys=True).encode()).hexdigest()[:8]
+    environments[name] = environment
     scratch = file.with_suffix(".new")
-    scratch.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+    scratch.write_text(json.dumps(environments, indent=2) + "\n", encoding="utf-8")
     scratch.replace(file)
     return name
 
@@ -53,15 +53,17 @@ def note_environment(file: Path) -> str:
 def read_environments(file: Path) -> dict[str, Any]:
     """Environments by name. Raises MeasurementsError for a file that cannot be read."""
     try:
-        known = json.loads(file.read_text(encoding="utf-8"))
+        environments = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:  # not UTF-8, or not JSON
         raise MeasurementsError(
             f"{file}: found what is no JSON ({error}); expected environments by name. Delete it: rows then name "
             "environments that are unknown."
         ) from error
-    if not isinstance(known, dict):
-        raise MeasurementsError(f"{file}: found a {type(known).__name__}; expected environments by name. Delete it.")
-    return known
+    if not isinstance(environments, dict):
+        raise MeasurementsError(
+            f"{file}: found a {type(environments).__name__}; expected environments by name. Delete it."
+        )
+    return environments
 
 
 def _version(package: str) -> str | None:
@@ -76,11 +78,11 @@ def _commit() -> str | None:
 
     A virtual environment inside a project's folder is in that project's checkout, but not of it.
     """
-    here = Path(__file__).resolve().parent
+    folder = Path(__file__).resolve().parent
     try:
-        _output("git", "-C", str(here), "ls-files", "--error-unmatch", Path(__file__).name)
-        commit = _output("git", "-C", str(here), "rev-parse", "--short=12", "HEAD")
-        changed = _output("git", "-C", str(here), "status", "--porcelain", "--untracked-files=no")
+        _output("git", "-C", str(folder), "ls-files", "--error-unmatch", Path(__file__).name)
+        commit = _output("git", "-C", str(folder), "rev-parse", "--short=12", "HEAD")
+        changed = _output("git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
         return None
     return commit + ("+" if changed else "")

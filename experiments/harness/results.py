@@ -41,12 +41,12 @@ class PointResults(Generic[C, R]):
 
     def runs(self) -> list[R]:
         """The rows that the figures are made of, each once."""
-        found = {}
+        by_run = {}
         for point in self.config.points():
             for row in self.rows_of(*point):
                 if row.ok:
-                    found[row.task, row.repetition] = row
-        return list(found.values())
+                    by_run[row.task, row.repetition] = row
+        return list(by_run.values())
 
     def absent(self) -> list[tuple[str, str, int, str]]:
         """(curve, target, size, reason) of every point that has no run."""
@@ -59,13 +59,13 @@ class PointResults(Generic[C, R]):
         return gaps
 
 
-def word(seen: Value, at_least: float | None, at_most: float | None) -> str:
+def word(value: Value, at_least: float | None, at_most: float | None) -> str:
     """Whether a claim holds for a figure, and whether the spread of repetitions leaves that in doubt."""
     lower = -math.inf if at_least is None else at_least
     upper = math.inf if at_most is None else at_most
-    holds = lower <= seen.value <= upper
-    all_within = lower <= seen.low and seen.high <= upper
-    some_within = seen.low <= upper and lower <= seen.high
+    holds = lower <= value.value <= upper
+    all_within = lower <= value.low and value.high <= upper
+    some_within = value.low <= upper and lower <= value.high
     doubtful = not all_within if holds else some_within
     return ("holds" if holds else "does not hold") + (_DOUBT if doubtful else "")
 

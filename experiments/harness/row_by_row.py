@@ -32,7 +32,7 @@ class Concurrency(Limits, Protocol):
 
 
 class RowByRow(Measuring[R, Concurrency]):
-    """See the head of this file."""
+    """Measures each run by itself, and writes its row as soon as it is done."""
 
     def __init__(
         self, config: Config[R, Concurrency], file: RowsFile[R], log: IO[str], environment: str, note: Note
@@ -43,7 +43,7 @@ class RowByRow(Measuring[R, Concurrency]):
         file.rewrite(self.rows)
 
     def measure(self, group: Sequence[Planned[R]]) -> None:
-        """Those that lack repetitions, some at a time."""
+        """Measure tasks that lack repetitions, some at a time."""
         waiting = [entry for entry in group if self.repetitions_left(entry) and not self.settle(entry)]
         settings = self.config.measurement
         for first in range(0, len(waiting), settings.workers):
@@ -51,11 +51,11 @@ class RowByRow(Measuring[R, Concurrency]):
             self.take_turns(together, settings.compile_at_once, settings.run_at_once)
 
     def turn(self, ready: Sequence[Ready[R]], repetition: int) -> Sequence[Ready[R]]:
-        """Those that lack it."""
+        """The tasks that lack the repetition."""
         return [entry for entry in ready if repetition in self.repetitions_left(entry.planned)]
 
     def keep(self, row: R) -> None:
-        """On disk when this returns."""
+        """Write a row, which is on disk when this returns."""
         self.rows.append(row)
         self.file.append(row)
 

@@ -36,11 +36,11 @@ class Row(Protocol):
 
     @property
     def ok(self) -> bool:
-        """It is a run."""
+        """Whether it is a run."""
 
     @property
     def repetition(self) -> int:
-        """Which of the task's runs it is."""
+        """The number of the run among the task's."""
 
     @property
     def seconds(self) -> float | None:

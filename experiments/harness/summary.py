@@ -18,48 +18,55 @@ def gaps(results: PointResults[Any, Any], target: str, sizes: str) -> str:
     target, sizes: the columns' names.
     """
     grouped: dict[tuple[str, str, str], list[int]] = {}
-    for curve, named, size, reason in results.absent():
-        grouped.setdefault((curve, named, reason), []).append(size)
+    for curve, target_name, size, reason in results.absent():
+        grouped.setdefault((curve, target_name, reason), []).append(size)
     if not grouped:
         return ""
     config = results.config
     rows = [
-        (config.curves[curve].label, config.targets[named].label, ", ".join(f"{size:,}" for size in found), reason)
-        for (curve, named, reason), found in grouped.items()
+        (
+            config.curves[curve].label,
+            config.targets[target_name].label,
+            ", ".join(f"{size:,}" for size in absent),
+            reason,
+        )
+        for (curve, target_name, reason), absent in grouped.items()
     ]
     return "## Not measured\n\n" + table(("curve", target, sizes, "why"), rows)
 
 
 def made_with(results: PointResults[Any, Any], lines: Sequence[str], folder: Path) -> str:
     """The environments that the rows name, and then how it was made."""
-    written = f"- Written {datetime.now(UTC).date().isoformat()}."
-    return "\n".join(["## How it was made", "", *machines(results.runs(), folder), *lines, written])
+    date_line = f"- Written {datetime.now(UTC).date().isoformat()}."
+    return "\n".join(["## How it was made", "", *machines(results.runs(), folder), *lines, date_line])
 
 
-def machines(used: Sequence[Row], folder: Path) -> list[str]:
+def machines(rows: Sequence[Row], folder: Path) -> list[str]:
     """A line for each environment that the rows name."""
     environments = read_environments(folder / "environment.json")
     lines = []
-    named = {row.environment for row in used}
-    for name in [name for name in environments if name in named] + sorted(named - set(environments)):
-        runs = sum(row.environment == name for row in used)
+    names = {row.environment for row in rows}
+    for name in [name for name in environments if name in names] + sorted(names - set(environments)):
+        runs = sum(row.environment == name for row in rows)
         if name not in environments:
             lines.append(f"- {runs} runs in the environment {name}, which environment.json does not have.")
             continue
-        found = environments[name]
-        packages = ", ".join(f"{p} {v}" for p, v in found["packages"].items() if v)
-        machine = f"{found['processors_usable']} of {found['processors']} processors ({found['processor']})"
+        environment = environments[name]
+        packages = ", ".join(f"{p} {v}" for p, v in environment["packages"].items() if v)
+        machine = (
+            f"{environment['processors_usable']} of {environment['processors']} processors ({environment['processor']})"
+        )
         lines.append(
-            f"- {runs} runs on {machine}, {found['memory_gib']} GiB, GPU: {found['gpu'] or 'none'}; Python "
-            f"{found['python']}, {packages}, commit {found['commit'] or 'unknown'}."
+            f"- {runs} runs on {machine}, {environment['memory_gib']} GiB, GPU: {environment['gpu'] or 'none'}; Python "
+            f"{environment['python']}, {packages}, commit {environment['commit'] or 'unknown'}."
         )
     return lines
 
 
-def when(used: Sequence[Row]) -> str:
+def when(rows: Sequence[Row]) -> str:
     """The days of some runs, and how busy the machine was."""
-    days = sorted({row.started[:10] for row in used})
-    loads = sorted(row.load or 0.0 for row in used)
+    days = sorted({row.started[:10] for row in rows})
+    loads = sorted(row.load or 0.0 for row in rows)
     span = " to ".join(dict.fromkeys((days[0], days[-1])))
     return f"{span}. Load of the machine before a run: median {loads[len(loads) // 2]:.1f}, highest {loads[-1]:.1f}"
 

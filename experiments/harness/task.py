@@ -17,7 +17,7 @@ from batchnuts.experiments.harness.rows import Row, Status
 Made = TypeVar("Made", bound=Row, covariant=True)
 
 Figures = Mapping[str, Any]
-"""By the names of a row's columns."""
+"""Figures by the names of a row's columns."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Task(Protocol[Made]):
         """The environment variables of its process."""
 
     def fingerprint(self) -> str:
-        """See `fingerprint`."""
+        """The digits that the function `fingerprint` gives for the task."""
 
     def may_be_here(self) -> bool:
         """False where the library it needs is certainly not installed."""

@@ -26,7 +26,7 @@ class Tolerant(Limits, Protocol):
 
     @property
     def tolerance(self) -> float:
-        """Relative."""
+        """The largest relative difference that is allowed."""
 
 
 class GroupRow(Row, Protocol):
@@ -49,14 +49,14 @@ class Died(Exception):
 
 
 class WholeGroups(Measuring[G, Tolerant]):
-    """See the head of this file."""
+    """Measures the tasks of a group together, or all of them again."""
 
     def __init__(
         self, config: Config[G, Tolerant], file: RowsFile[G], log: IO[str], environment: str, note: Note
     ) -> None:
         super().__init__(config, file, log, environment, note)
         self.reference: tuple[str, Preparation] | None = None
-        """The first of the group, by its curve, whose outputs are compared."""
+        """The curve and preparation of the first task of the group, with whose outputs others are compared."""
 
     def measure(self, group: Sequence[Planned[G]]) -> None:
         """All of it, unless it is complete; its rows replace earlier ones when all are made."""
@@ -82,11 +82,11 @@ class WholeGroups(Measuring[G, Tolerant]):
         A library that was missing may be there now: then all are measured again.
         """
         rows = [self.rows_of(planned) for planned in group]
-        if len({row.group for found in rows for row in found if row.ok}) > 1:
+        if len({row.group for runs in rows for row in runs if row.ok}) > 1:
             return False
         return all(
-            found and (self.settled(planned, found[0]) or not self.repetitions_left(planned))
-            for planned, found in zip(group, rows, strict=True)
+            runs and (self.settled(planned, runs[0]) or not self.repetitions_left(planned))
+            for planned, runs in zip(group, rows, strict=True)
         )
 
     def settled(self, planned: Planned[G], row: G) -> bool:
@@ -107,7 +107,7 @@ class WholeGroups(Measuring[G, Tolerant]):
             raise Died(planned, reason)
 
     def compare(self, planned: Planned[G], preparation: Preparation) -> float | None:
-        """With the outputs of the first one that has any."""
+        """Compare outputs with those of the first task that has any."""
         if not preparation.outputs:
             return None
         if self.reference is None:

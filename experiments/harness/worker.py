@@ -12,7 +12,7 @@ from batchnuts.experiments.harness.task import Figures, Preparation, Prepare, Ru
 
 
 class Answering:
-    """What has been made ready, by fingerprint."""
+    """Answers requests with tasks that it has made ready, by fingerprint."""
 
     def __init__(self) -> None:
         self.ready: dict[str, Runnable] = {}

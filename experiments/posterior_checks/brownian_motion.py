@@ -23,18 +23,18 @@ POINTS = 200
 
 
 def posterior(
-    seen: NDArray[np.float64], smallest: tuple[float, float] = (-6.0, -14.0), points: int = POINTS
+    observations: NDArray[np.float64], smallest: tuple[float, float] = (-6.0, -14.0), points: int = POINTS
 ) -> Moments:
     """Moments of `innovation_noise_scale`, `observation_noise_scale` (scalars) and `locs` [times].
 
-    seen [times]: NaN where there is no observation. smallest: logarithms of innovation and noise, the grid's first.
+    observations [times]: NaN where there is none. smallest: logarithms of innovation and noise, the grid's first.
     """
     innovation, noise = (np.linspace(start, LARGEST, points) for start in smallest)
-    there = np.isfinite(seen)
-    times = np.arange(1.0, len(seen) + 1.0)
+    observed = np.isfinite(observations)
+    times = np.arange(1.0, len(observations) + 1.0)
     covariance = np.minimum.outer(times, times)  # of x, for an innovation of 1
-    eigenvalues, vectors = np.linalg.eigh(covariance[np.ix_(there, there)])
-    rotated = vectors.T @ seen[there]
+    eigenvalues, vectors = np.linalg.eigh(covariance[np.ix_(observed, observed)])
+    rotated = vectors.T @ observations[observed]
     # [innovation, noise, eigenvalue]: what is seen has this variance along each eigenvector
     variance = np.exp(2 * innovation)[:, None, None] * eigenvalues + np.exp(2 * noise)[None, :, None]
     log_weights = -0.5 * np.sum(np.log(variance) + rotated**2 / variance, axis=2)
@@ -44,7 +44,7 @@ def posterior(
 
     # x given what is seen: normal, mean s^2 C (s^2 K + o^2)^-1 y, variance s^2 diag - s^4 C (s^2 K + o^2)^-1 C'
     gain = np.exp(2 * innovation)[:, None, None] / variance
-    across = covariance[:, there] @ vectors
+    across = covariance[:, observed] @ vectors
     mean = (gain * rotated) @ across.T
     spread = np.exp(2 * innovation)[:, None, None] * (times - gain @ (across**2).T)
     moments = {"locs": _mixed(mean, spread, weights)}
@@ -58,7 +58,7 @@ def posterior(
 def _mixed(
     mean: NDArray[np.float64], variance: NDArray[np.float64], weights: NDArray[np.float64], *, scalar: bool = False
 ) -> Moment:
-    """Of distributions with these means and variances [innovation, noise, elements], mixed."""
-    found = np.einsum("in,ine->e", weights, mean)
-    sd = np.sqrt(np.einsum("in,ine->e", weights, (mean - found) ** 2 + variance))
-    return Moment.exact(found[0], sd[0]) if scalar else Moment.exact(found, sd)
+    """The moment of a mixture of distributions with these means and variances [innovation, noise, elements]."""
+    mixed_mean = np.einsum("in,ine->e", weights, mean)
+    sd = np.sqrt(np.einsum("in,ine->e", weights, (mean - mixed_mean) ** 2 + variance))
+    return Moment.exact(mixed_mean[0], sd[0]) if scalar else Moment.exact(mixed_mean, sd)

@@ -78,7 +78,7 @@ class Curve(Settings):
     options: dict[str, Any] = Field(default_factory=dict, description="of that sampler")
 
     @model_validator(mode="after")
-    def _known(self) -> Curve:
+    def _check_sampler(self) -> Curve:
         if self.sampler not in REGISTRY:
             hint = nearest(self.sampler, REGISTRY) or f"; expected one of {', '.join(REGISTRY)}"
             raise ValueError(f"sampler: found {self.sampler!r}{hint}")
@@ -86,7 +86,7 @@ class Curve(Settings):
 
     @property
     def ours(self) -> bool:
-        """It is judged."""
+        """Whether the sampler is judged."""
         return REGISTRY[self.sampler].ours
 
 
@@ -99,7 +99,7 @@ class MeasurementSettings(Settings):
 
     @property
     def repetitions(self) -> int:
-        """One: a posterior is the same again."""
+        """One repetition: a posterior is the same again."""
         return 1
 
     @property
@@ -202,11 +202,11 @@ class PosteriorsConfig:
         return {0: self.measurement.seed}
 
     def wants(self, row: Measurement) -> bool:
-        """It has the seed."""
+        """Whether a row has the config's seed."""
         return self.seeds().get(row.repetition) == row.seed
 
     def to_yaml(self) -> str:
-        """The same experiment again when read as a config."""
+        """YAML that gives the same experiment when it is read as a config."""
         sections: dict[str, Settings | Mapping[str, Settings]] = {
             "problems": self.problems, "run": self.run, "curves": self.curves, "measurement": self.measurement,
             "verdict": self.verdict, "output": self.output,
@@ -216,20 +216,22 @@ class PosteriorsConfig:
 
 def overrides_of(settings: Mapping[str, Any], path: str = "") -> list[str]:
     """Nested settings as what the command line takes: `sampler.draws=100`."""
-    found = []
+    overrides = []
     for key, value in settings.items():
-        here = f"{path}{key}"
-        found += overrides_of(value, f"{here}.") if isinstance(value, Mapping) else [f"{here}={json.dumps(value)}"]
-    return found
+        key_path = f"{path}{key}"
+        overrides += (
+            overrides_of(value, f"{key_path}.") if isinstance(value, Mapping) else [f"{key_path}={json.dumps(value)}"]
+        )
+    return overrides
 
 
-def merged(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested mappings; where both have a key, the second's value."""
-    both = dict(first)
-    for key, value in then.items():
-        known = both.get(key)
-        both[key] = merged(known, value) if isinstance(known, Mapping) and isinstance(value, Mapping) else value
-    return both
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings merged; where both have a key, the second's value."""
+    result = dict(first)
+    for key, value in second.items():
+        existing = result.get(key)
+        result[key] = merged(existing, value) if isinstance(existing, Mapping) and isinstance(value, Mapping) else value
+    return result
 
 
 def load_posteriors(name: str, overrides: Sequence[str] = (), *, quick: bool = False) -> PosteriorsConfig:
@@ -276,9 +278,9 @@ def _check_problems(
         for curve, options in target.options.items():
             refer(f"{path}.options.{curve}", curve, curves, origin, problems)
             if curve in curves:
-                whole = {**curves[curve].options, **options}
+                merged_options = {**curves[curve].options, **options}
                 schema = REGISTRY[curves[curve].sampler].options
-                check_section(f"{path}.options.{curve}", whole, schema, origin, problems)
+                check_section(f"{path}.options.{curve}", merged_options, schema, origin, problems)
         try:
             configs[name] = load_config(target.config, overrides_of(merged(run.settings, target.settings)))
             if configs[name].sampler.chains == "auto":

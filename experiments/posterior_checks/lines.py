@@ -27,13 +27,13 @@ def written_together(function: Any) -> Iterator[FunctionType]:
     """A function, and those of the same file that it calls, or that these call."""
     waiting, seen = [function], set()
     while waiting:
-        found = waiting.pop()
-        if not isinstance(found, FunctionType) or found.__code__ in seen:
+        candidate = waiting.pop()
+        if not isinstance(candidate, FunctionType) or candidate.__code__ in seen:
             continue
-        seen.add(found.__code__)
-        yield found
-        named = {**inspect.getclosurevars(found).nonlocals, **inspect.getclosurevars(found).globals}
-        waiting += [other for other in named.values() if getattr(other, "__module__", None) == found.__module__]
+        seen.add(candidate.__code__)
+        yield candidate
+        closure = {**inspect.getclosurevars(candidate).nonlocals, **inspect.getclosurevars(candidate).globals}
+        waiting += [value for value in closure.values() if getattr(value, "__module__", None) == candidate.__module__]
 
 
 def lines_of_function(function: Callable[..., Any]) -> int:

@@ -14,10 +14,10 @@ class Measurement:
     """One run of one sampler on one problem; where `status` is not `ok`, why there is none (then figures are None)."""
 
     task: str
-    """See rows.Row."""
+    """The task's fingerprint."""
     sampler: str
     options: str
-    """As JSON."""
+    """The options of the sampler, as JSON."""
     problem: str
     """The problem's whole config, as JSON."""
     chains: int
@@ -27,12 +27,12 @@ class Measurement:
     repetition: int
     seed: int
     seconds: float | None
-    """Warmup and draws."""
+    """Seconds of warmup and draws."""
     compile_seconds: float | None
     divergences: int | None
-    """Among the draws."""
+    """Divergences among the draws."""
     rhat: float | None
-    """The largest."""
+    """The largest R-hat."""
     rhat_of: str
     """The element that has it."""
     ess: float | None
@@ -53,7 +53,7 @@ class Measurement:
 
     @property
     def ok(self) -> bool:
-        """It is a run."""
+        """Whether it is a run."""
         return self.status == "ok"
 
     @cached_property
@@ -62,7 +62,7 @@ class Measurement:
         return decode(self.moments)
 
     def lacks(self) -> str | None:
-        """See rows.Row."""
+        """What the row lacks that its status requires, in words; None for a row in order."""
         if self.ok and (self.seconds is None or not self.moments):
             return "found a run (status ok) without seconds or moments; expected both"
         return None

@@ -12,7 +12,7 @@ from batchnuts.models.gaussian_process import JITTER
 
 def inputs_of(options: Any, model: Model) -> dict[str, Any]:
     """By name: the model's options and arrays of data; and `jitter`, which is part of models with a kernel."""
-    known = dict(options)
+    inputs = dict(options)
     for data in (model.constant_data, model.observed_data):
-        known |= {name: np.asarray(array) for name, (_, array) in data.items()}
-    return {**known, "jitter": JITTER[model.dtype]}
+        inputs |= {name: np.asarray(array) for name, (_, array) in data.items()}
+    return {**inputs, "jitter": JITTER[model.dtype]}

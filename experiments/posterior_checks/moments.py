@@ -49,7 +49,7 @@ class Moment:
 
 
 Moments = Mapping[str, Moment]
-"""By the name of a parameter."""
+"""Moments by the name of a parameter."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ def transformed(draws: Mapping[str, NDArray[Any]], transforms: Mapping[str, str]
     """
     if unknown := sorted(set(transforms) - set(draws)):
         raise MomentsError(f"transforms: there is no parameter {unknown[0]!r}; expected one of {', '.join(draws)}.")
-    found = {}
+    result = {}
     for name, array in draws.items():
         values = np.asarray(array, np.float64)
-        found[label(name, transforms)] = np.log(np.abs(values)) if transforms.get(name) == "log" else values
-    return found
+        result[label(name, transforms)] = np.log(np.abs(values)) if transforms.get(name) == "log" else values
+    return result
 
 
 def elements(name: str, shape: Sequence[int]) -> list[str]:
@@ -95,38 +95,40 @@ def summarize(draws: Mapping[str, NDArray[Any]]) -> tuple[Moments, Diagnostics]:
     Raises DiagnosticsError for draws that are not finite.
     """
     names = [element for name, array in draws.items() for element in elements(name, array.shape[2:])]
-    found = diagnose([array.reshape(*array.shape[:2], -1) for array in draws.values()], names)
+    diagnostics = diagnose([array.reshape(*array.shape[:2], -1) for array in draws.values()], names)
     moments, start = {}, 0
     for name, array in draws.items():
         shape = array.shape[2:]
         stop = start + math.prod(shape)
-        moments[name] = Moment(*(found.columns[column][start:stop].reshape(shape) for column in _COLUMNS))
+        moments[name] = Moment(*(diagnostics.columns[column][start:stop].reshape(shape) for column in _COLUMNS))
         start = stop
-    return moments, found
+    return moments, diagnostics
 
 
-def compare(found: Moments, expected: Moments) -> list[Comparison]:
-    """Both statistics of every element of the parameters that are expected, beside those found.
+def compare(actual: Moments, expected: Moments) -> list[Comparison]:
+    """Both statistics of every element of the parameters that are expected, beside the actual ones.
 
     What is expected to be NaN is not known, and left out; so is an element that is the same constant in both, which has
     no z. Raises MomentsError for a parameter that was not found, or has another shape.
     """
     comparisons = []
     for name, reference in expected.items():
-        if name not in found:
-            raise MomentsError(f"the reference has the parameter {name!r}; found only {', '.join(found)}.")
-        ours = found[name]
+        if name not in actual:
+            raise MomentsError(f"the reference has the parameter {name!r}; found only {', '.join(actual)}.")
+        ours = actual[name]
         if ours.mean.shape != reference.mean.shape:
             raise MomentsError(f"{name}: found the shape {ours.mean.shape}; the reference's is {reference.mean.shape}.")
         for index, element in zip(np.ndindex(*ours.mean.shape), elements(name, ours.mean.shape), strict=True):
             if ours.sd[index] == reference.sd[index] == 0 and ours.mean[index] == reference.mean[index]:
                 continue
             for statistic in STATISTICS:
-                one, other = (float(getattr(moment, statistic)[index]) for moment in (ours, reference))
-                if math.isnan(other):
+                value, expected_value = (float(getattr(moment, statistic)[index]) for moment in (ours, reference))
+                if math.isnan(expected_value):
                     continue
                 errors = [float(getattr(moment, f"mcse_{statistic}")[index]) for moment in (ours, reference)]
-                comparisons.append(Comparison(element, statistic, one, other, z_score(one - other, *errors)))
+                comparisons.append(
+                    Comparison(element, statistic, value, expected_value, z_score(value - expected_value, *errors))
+                )
     return comparisons
 
 
@@ -139,7 +141,7 @@ def z_score(difference: float, *errors: float) -> float:
 
 
 def encode(moments: Moments) -> str:
-    """As JSON: name -> [shape, means, standard deviations, and the standard errors of both]."""
+    """The moments as JSON: name -> [shape, means, standard deviations, and the standard errors of both]."""
 
     def numbers(array: NDArray[np.float64], digits: int) -> list[float | None]:
         return [float(f"{x:.{digits}g}") if math.isfinite(x) else None for x in array.ravel()]

@@ -176,7 +176,7 @@ MODELS: dict[str, Callable[..., None]] = {
         lotka_volterra,
     )
 }
-"""By the name of the packaged model."""
+"""Models by the name of the packaged model."""
 
 
 def arguments(function: Callable[..., None], inputs: Mapping[str, Any]) -> dict[str, Any]:

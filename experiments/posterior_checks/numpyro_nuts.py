@@ -66,8 +66,8 @@ def prepare(task: Task, config: RunConfig, model: Model) -> Sampling:
         began = time.perf_counter()
         draws, diverging = jax.block_until_ready(compiled(*arguments_of_run))
         seconds = time.perf_counter() - began
-        found = {name: np.asarray(array) for name, array in draws.items()}
-        return Run(found, int(np.sum(diverging)), seconds, compile_seconds)
+        arrays = {name: np.asarray(array) for name, array in draws.items()}
+        return Run(arrays, int(np.sum(diverging)), seconds, compile_seconds)
 
     return Sampling(run, lines_of_function(function))
 

@@ -38,7 +38,7 @@ class Registered:
     module: str
     """Has `prepare(task, config, model) -> Sampling`; imports its library only there."""
     ours: bool
-    """It is judged; the others are references, or shown beside it."""
+    """Whether it is judged; the others are references, or shown beside it."""
 
 
 REGISTRY: Mapping[str, Registered] = {

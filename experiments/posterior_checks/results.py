@@ -31,22 +31,22 @@ class Compared:
 
     @property
     def worst(self) -> Comparison | None:
-        """The one with the largest |z|."""
-        return max(self.comparisons, key=lambda one: abs(one.z), default=None)
+        """The comparison with the largest |z|."""
+        return max(self.comparisons, key=lambda comparison: abs(comparison.z), default=None)
 
     @property
     def rms(self) -> float:
         """Root of the mean square of z: 1 where both posteriors are the same and their errors are right."""
-        return math.sqrt(sum(one.z**2 for one in self.comparisons) / len(self.comparisons))
+        return math.sqrt(sum(comparison.z**2 for comparison in self.comparisons) / len(self.comparisons))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """On one run of ours."""
+    """The verdict on one run of ours."""
 
     compared: Compared
     reasons: tuple[str, ...]
-    """What is wrong; empty if it is right."""
+    """Reasons why it is wrong; empty if it is right."""
 
     @property
     def right(self) -> bool:
@@ -97,18 +97,18 @@ class PosteriorResults(PointResults[PosteriorsConfig, Measurement]):
     @cached_property
     def compared(self) -> list[Compared]:
         """Every run but the references' own beside its reference, in the order of the config."""
-        found = []
+        comparisons = []
         for curve, problem, _ in self.config.points():
             if curve == self.config.problems[problem].reference:
                 continue
-            found.append(self._comparison(curve, problem))
-        return found
+            comparisons.append(self._comparison(curve, problem))
+        return comparisons
 
     def _comparison(self, curve: str, problem: str) -> Compared:
         row = self.run_of(curve, problem)
         if row is None:
             rows = self.rows_of(curve, problem, self.config.size(curve, problem))
-            missing = any(each.status == "missing" for each in rows)
+            missing = any(row_of_problem.status == "missing" for row_of_problem in rows)
             return Compared(curve, problem, (), self.why_no_run(curve, problem), skipped=missing)
         reference = self.reference_of(problem)
         if isinstance(reference, str):
@@ -120,34 +120,35 @@ class PosteriorResults(PointResults[PosteriorsConfig, Measurement]):
 
     @property
     def judged(self) -> list[Compared]:
-        """Those of our sampler."""
-        return [one for one in self.compared if self.config.curves[one.curve].ours]
+        """The comparisons of our sampler."""
+        return [compared for compared in self.compared if self.config.curves[compared.curve].ours]
 
     @cached_property
     def bound(self) -> float:
         """On |z|: all comparisons of our sampler together pass it by chance with the probability `verdict.alpha`."""
-        count = sum(len(one.comparisons) for one in self.judged)
+        count = sum(len(compared.comparisons) for compared in self.judged)
         return float(stats.norm.isf(self.config.verdict.alpha / 2 / max(count, 1)))
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
-        """On every run of ours."""
-        return [Verdict(one, tuple(self._reasons(one))) for one in self.judged]
+        """The verdict on every run of ours."""
+        return [Verdict(compared, tuple(self._reasons(compared))) for compared in self.judged]
 
     @property
     def failures(self) -> list[Verdict]:
         """The posteriors that are not right. What is skipped is none of them."""
         return [verdict for verdict in self.verdicts if not verdict.right and not verdict.compared.skipped]
 
-    def _reasons(self, one: Compared) -> list[str]:
-        limits, row = self.config.verdict, self.run_of(one.curve, one.problem)
-        reasons = [one.trouble] if one.trouble else []
-        beyond = [each for each in one.comparisons if not abs(each.z) <= self.bound]
+    def _reasons(self, compared: Compared) -> list[str]:
+        limits, row = self.config.verdict, self.run_of(compared.curve, compared.problem)
+        reasons = [compared.trouble] if compared.trouble else []
+        beyond = [comparison for comparison in compared.comparisons if not abs(comparison.z) <= self.bound]
         if beyond:
-            worst = max(beyond, key=lambda each: abs(each.z))
+            worst = max(beyond, key=lambda comparison: abs(comparison.z))
             reasons.append(
-                f"{len(beyond)} of {len(one.comparisons)} |z| above {self.bound:.2f}, the largest {worst.statistic} of "
-                f"{worst.element}: {worst.found:.4g}, expected {worst.expected:.4g}, z = {worst.z:.1f}"
+                f"{len(beyond)} of {len(compared.comparisons)} |z| above {self.bound:.2f}, the largest "
+                f"{worst.statistic} of {worst.element}: {worst.found:.4g}, expected {worst.expected:.4g}, z = "
+                f"{worst.z:.1f}"
             )
         if row is not None and not (row.rhat is not None and row.rhat < limits.rhat):
             reasons.append(f"R-hat {shown_rhat(row)} ({row.rhat_of}), expected below {limits.rhat:g}")

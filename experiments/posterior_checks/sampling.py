@@ -22,28 +22,28 @@ from batchnuts.experiments.posterior_checks.task import Figures, MissingLibrary,
 
 @dataclass(frozen=True)
 class ReadySampling:
-    """See harness.task.Runnable."""
+    """A task made ready, in its process."""
 
     task: Task
     sampling: Sampling
     preparation: Preparation
 
     def run(self, seed: int) -> RowFigures:
-        """Figures."""
+        """The figures of a run with this seed."""
         load = os.getloadavg()[0]
         run = self.sampling.run(seed)
-        moments, found = summarize(transformed(run.draws, self.task.transforms))
-        worst = int(found.worst_first()[0])
-        worst = int(np.nanargmin(found.columns["ess_bulk"]))
+        moments, diagnostics = summarize(transformed(run.draws, self.task.transforms))
+        worst = int(diagnostics.worst_first()[0])
+        worst = int(np.nanargmin(diagnostics.columns["ess_bulk"]))
         return asdict(
             Figures(
                 seconds=run.seconds,
                 compile_seconds=run.compile_seconds,
                 divergences=run.divergences,
-                rhat=float(found.rhat[worst]),
-                rhat_of=found.names[worst],
-                ess=float(found.columns["ess_bulk"][worst]),
-                ess_of=found.names[worst],
+                rhat=float(diagnostics.rhat[worst]),
+                rhat_of=diagnostics.names[worst],
+                ess=float(diagnostics.columns["ess_bulk"][worst]),
+                ess_of=diagnostics.names[worst],
                 lines=self.sampling.lines,
                 moments=encode(moments),
                 load=load,
@@ -56,7 +56,7 @@ def prepare(task: Task) -> ReadySampling:
     began = time.perf_counter()
     config = load_config(task.config, task.overrides)
     resolved = config.resolved()
-    if any(resolved[section] != known for section, known in task.problem.items()):
+    if any(resolved[section] != expected for section, expected in task.problem.items()):
         raise BatchnutsError(f"{task.config} was changed while the experiment ran. Run the same command again.")
     module = importlib.import_module(f"batchnuts.experiments.posterior_checks.{REGISTRY[task.sampler].module}")
     if REGISTRY[task.sampler].ours:

@@ -28,7 +28,7 @@ LARGEST_Z = 7.0
 
 @dataclass(frozen=True)
 class Points:
-    """How many each axis of the grid has."""
+    """The number of points on each axis of the grid."""
 
     persistence: int = 22
     scale: int = 20
@@ -52,7 +52,7 @@ def posterior(returns: Floats, points: Points | None = None) -> Moments:
     mean = 2.0 * np.log(returns.std()) - 1.0 + 0.35 * np.sinh(step)
 
     # plus the log prior and the logarithm of each parameter's derivative by what its grid has even steps of
-    log_weights = np.array([_log_likelihood(returns, each, scale, mean, points.z) for each in persistence])
+    log_weights = np.array([_log_likelihood(returns, phi, scale, mean, points.z) for phi in persistence])
     log_weights += (20.0 * np.log(share) + 1.5 * np.log1p(-share))[:, None, None]
     log_weights += (log_scale - np.log1p((scale / 2.0) ** 2))[:, None]
     log_weights += np.log(np.cosh(step)) - np.log1p((mean / 5.0) ** 2)
@@ -79,9 +79,9 @@ def _log_likelihood(returns: Floats, persistence: float, scale: Floats, mean: Fl
     for t, value in enumerate(returns):
         if t:
             forward = transition @ forward
-        seen = -0.5 * (h + value**2 * precision)
-        largest = seen.max(axis=0)
-        forward *= np.exp(seen - largest)
+        log_densities = -0.5 * (h + value**2 * precision)
+        largest = log_densities.max(axis=0)
+        forward *= np.exp(log_densities - largest)
         sums = np.maximum(forward.sum(axis=0), 1e-300)
         forward /= sums
         total += largest + np.log(sums)

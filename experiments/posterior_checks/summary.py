@@ -14,29 +14,35 @@ from batchnuts.experiments.posterior_checks.task import AUTOMATIC
 
 def verdicts_table(results: PosteriorResults) -> str:
     """Every run of ours with its verdict, the explanations of failures, and the bound."""
-    config, count = results.config, sum(len(one.comparisons) for one in results.judged)
+    config, count = results.config, sum(len(compared.comparisons) for compared in results.judged)
     absent = sum(bool(verdict.compared.trouble) for verdict in results.failures)
     wrong, total = len(results.failures) - absent, len(results.verdicts)
     skipped = sum(verdict.compared.skipped for verdict in results.verdicts)
     parts = [f"{wrong} of {total} posteriors are **not right**"] * bool(wrong)
     parts += [f"{absent} of {total} are **not compared**"] * bool(absent)
-    said = ", ".join(parts) or "All posteriors are right"
-    said += f" ({skipped} of {total} are skipped)" if skipped else ""
+    counts = ", ".join(parts) or "All posteriors are right"
+    counts += f" ({skipped} of {total} are skipped)" if skipped else ""
     head = (
-        f"{said}. A posterior is right if no |z| is above {results.bound:.2f} (Bonferroni over all {count:,} "
+        f"{counts}. A posterior is right if no |z| is above {results.bound:.2f} (Bonferroni over all {count:,} "
         f"comparisons: a chance of {config.verdict.alpha:g} that any is, were all right), all R-hat are below "
         f"{config.verdict.rhat:g}, and at most {100 * config.verdict.divergences:g}% of the draws diverged."
     )
     rows = []
     for verdict in results.verdicts:
-        one = verdict.compared
-        reference = config.problems[one.problem].reference
+        compared = verdict.compared
+        reference = config.problems[compared.problem].reference
         against = "known" if reference == KNOWN else config.curves[reference].label
-        words = "**not compared**" if one.trouble else "**not right**"
-        words = "skipped" if one.skipped else words
+        words = "**not compared**" if compared.trouble else "**not right**"
+        words = "skipped" if compared.skipped else words
         words = "right" if verdict.right else f"{words}: {'; '.join(verdict.reasons)}"
         rows.append(
-            (config.problems[one.problem].label, config.curves[one.curve].label, against, *_z_cells(one), words)
+            (
+                config.problems[compared.problem].label,
+                config.curves[compared.curve].label,
+                against,
+                *_z_cells(compared),
+                words,
+            )
         )
     columns = ("posterior", "sampler", "reference", "comparisons", "largest z", "of", "rms z", "verdict")
     parts = ["## Verdicts", head, table(columns, rows)]
@@ -50,17 +56,26 @@ def verdicts_table(results: PosteriorResults) -> str:
     return "\n\n".join(parts)
 
 
-def _z_cells(one: Compared) -> tuple[str, str, str, str]:
-    worst = one.worst
+def _z_cells(compared: Compared) -> tuple[str, str, str, str]:
+    worst = compared.worst
     if worst is None:
         return "0", "-", "-", "-"
-    return f"{len(one.comparisons):,}", f"{worst.z:.2f}", f"{worst.statistic} of {worst.element}", f"{one.rms:.2f}"
+    return (
+        f"{len(compared.comparisons):,}",
+        f"{worst.z:.2f}",
+        f"{worst.statistic} of {worst.element}",
+        f"{compared.rms:.2f}",
+    )
 
 
 def runs_table(results: PosteriorResults) -> str:
     """Every run of every sampler: what it cost, and its diagnostics."""
     config, rows = results.config, []
-    beside = {(one.curve, one.problem): one for one in results.compared if not config.curves[one.curve].ours}
+    beside = {
+        (compared.curve, compared.problem): compared
+        for compared in results.compared
+        if not config.curves[compared.curve].ours
+    }
     for curve, problem, _ in config.points():
         row = results.run_of(curve, problem)
         if row is not None:
@@ -102,18 +117,20 @@ def comparisons_csv(results: PosteriorResults) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(("problem", "curve", "reference", "element", "statistic", "found", "expected", "z"))
-    for one in results.compared:
-        reference = results.config.problems[one.problem].reference
-        for each in one.comparisons:
-            figures = (f"{each.found:.7g}", f"{each.expected:.7g}", f"{each.z:.3f}")
-            writer.writerow((one.problem, one.curve, reference, each.element, each.statistic, *figures))
+    for compared in results.compared:
+        reference = results.config.problems[compared.problem].reference
+        for comparison in compared.comparisons:
+            figures = (f"{comparison.found:.7g}", f"{comparison.expected:.7g}", f"{comparison.z:.3f}")
+            writer.writerow(
+                (compared.problem, compared.curve, reference, comparison.element, comparison.statistic, *figures)
+            )
     return stream.getvalue()
 
 
 def how_made(results: PosteriorResults) -> list[str]:
     """The days, and how the figures were made."""
-    used = results.runs()
-    lines = [f"- {len(used)} runs, {when(used)}."] if used else []
+    runs = results.runs()
+    lines = [f"- {len(runs)} runs, {when(runs)}."] if runs else []
     return [
         *lines,
         "- z is the difference of two means, or of two standard deviations, over the root of the sum of their squared "

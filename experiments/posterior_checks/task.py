@@ -32,7 +32,7 @@ AUTOMATIC = -1
 
 @dataclass(frozen=True)
 class Task:
-    """See the head of this file."""
+    """One sampler on one problem."""
 
     sampler: str
     """A name of `registry.REGISTRY`."""
@@ -40,7 +40,7 @@ class Task:
     problem: dict[str, Any]
     """The config that it was resolved to: if a packaged config or its defaults change, this is another task."""
     transforms: dict[str, str]
-    """See moments.py."""
+    """By parameter, what is compared instead of its values: `log` (moments.py)."""
     chains: int
     warmup: int
     """Transitions, or AUTOMATIC."""
@@ -51,27 +51,28 @@ class Task:
 
     @property
     def module(self) -> str:
-        """See harness.task, here and below."""
+        """The module that prepares and runs it, imported in its process only."""
         return "batchnuts.experiments.posterior_checks.sampling"
 
     @property
     def process(self) -> str:
-        """Its own."""
+        """A process of its own."""
         return self.fingerprint()
 
     @property
     def heading(self) -> str:
-        """Sampler and model."""
+        """The sampler and the model."""
         return f"{self.sampler} {json.dumps(self.options)} on {json.dumps(self.problem['model'])}"
 
     @property
     def line(self) -> str:
-        """Its own: no size of it is larger than another."""
+        """A line of its own: no size of it is larger than another."""
         return self.fingerprint()
 
     def process_environment(self) -> Mapping[str, str]:
-        """On the processor. JAX factors matrices with SciPy's OpenBLAS, whose threads wait for each other busily: on a
-        machine that does other work too, the gradient of a Gaussian process took 300 times as long with two of them."""
+        """The variables of its process, which runs on the processor. JAX factors matrices with SciPy's OpenBLAS, whose
+        threads wait for each other busily: on a machine that does other work too, the gradient of a Gaussian process
+        took 300 times as long with two of them."""
         return environment_for("cpu", {"OPENBLAS_NUM_THREADS": "1"})
 
     def fingerprint(self) -> str:
@@ -79,15 +80,15 @@ class Task:
         return fingerprint(self)
 
     def may_be_here(self) -> bool:
-        """Only its process knows."""
+        """True, since only its process knows."""
         return True
 
     def failed(self, reason: str) -> str:
-        """As it is."""
+        """The reason that is noted after a failure."""
         return f"failed: {reason}"
 
     def slow(self, seconds: float, limit: float) -> str:
-        """As it is."""
+        """The reason that is noted after a run took so long."""
         return f"took {seconds:.0f} s, more than {limit:g} s"
 
     def row(self, attempt: Attempt) -> Measurement:
@@ -132,10 +133,10 @@ NOTHING = Figures(None, None, None, None, "", None, "", None, "", None)
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What one run of a sampler gave."""
+    """The results of one run of a sampler."""
 
     draws: Mapping[str, NDArray[Any]]
-    """By parameter: [chains, draws, *shape]."""
+    """Draws [chains, draws, *shape] by parameter."""
     divergences: int
     seconds: float
     compile_seconds: float

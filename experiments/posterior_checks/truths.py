@@ -17,16 +17,16 @@ from batchnuts.mcmc.model.model import Model
 
 def known_moments(options: Any, model: Model) -> Moments | None:
     """What is known of a model of a config's section `model`, by label (see moments.py); None if nothing is."""
-    found = (truth(options, model) for truth in TRUTHS)
-    return next((moments for moments in found if moments is not None), None)
+    candidates = (truth(options, model) for truth in TRUTHS)
+    return next((moments for moments in candidates if moments is not None), None)
 
 
 def _of_gaussian(options: Any, model: Model) -> Moments | None:
     if model.name != "correlated_gaussian":
         return None
-    known = {name: np.asarray(array) for name, (_, array) in model.constant_data.items()}
-    variance = known["true_variance"] if "true_variance" in known else np.diag(known["true_covariance"])
-    return {"x": Moment.exact(known["true_mean"], np.sqrt(variance))}
+    constants = {name: np.asarray(array) for name, (_, array) in model.constant_data.items()}
+    variance = constants["true_variance"] if "true_variance" in constants else np.diag(constants["true_covariance"])
+    return {"x": Moment.exact(constants["true_mean"], np.sqrt(variance))}
 
 
 def _of_funnel(options: Any, model: Model) -> Moments | None:
@@ -36,10 +36,10 @@ def _of_funnel(options: Any, model: Model) -> Moments | None:
         return None
     # log z^2 of a normal z is that of a gamma number with shape 1/2, times 2
     mean, variance = 0.5 * (special.digamma(0.5) + math.log(2)), 0.25 * special.polygamma(1, 0.5)
-    each = np.ones(options.dimension - 1)
+    ones = np.ones(options.dimension - 1)
     return {
         "v": Moment.exact(0.0, options.scale),
-        "log(x)": Moment.exact(mean * each, np.sqrt(options.scale**2 / 4 + variance) * each),
+        "log(x)": Moment.exact(mean * ones, np.sqrt(options.scale**2 / 4 + variance) * ones),
     }
 
 
@@ -76,14 +76,14 @@ def _published(options: Any, model: Model) -> Moments | None:
     Moments without any standard error are exact. Those that were sampled have one of the mean alone, as a rule: then
     the standard deviation is not compared, since how far off it may be is not known.
     """
-    known = {name: np.asarray(array, np.float64) for name, (_, array) in model.ground_truth.items()}
-    if not known:
+    truths = {name: np.asarray(array, np.float64) for name, (_, array) in model.ground_truth.items()}
+    if not truths:
         return None
     moments = {}
-    for name, table in known.items():
-        found = dict(zip(STATISTICS, table, strict=True))
-        mean, sd = found["mean"], found["standard_deviation"]
-        errors = found["mean_standard_error"], found["standard_deviation_standard_error"]
+    for name, table in truths.items():
+        by_statistic = dict(zip(STATISTICS, table, strict=True))
+        mean, sd = by_statistic["mean"], by_statistic["standard_deviation"]
+        errors = by_statistic["mean_standard_error"], by_statistic["standard_deviation_standard_error"]
         exact = np.isnan(errors[0]) & np.isnan(errors[1])
         mean = np.where(np.isnan(errors[0]) & ~exact, np.nan, mean)
         sd = np.where(np.isnan(errors[1]) & ~exact, np.nan, sd)

@@ -28,7 +28,7 @@ from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepare
 
 
 def prepare(task: Task, problem: Problem) -> Prepared:
-    """See task.Sampler. Without processes it is all chains in lockstep, in this one."""
+    """Prepare BlackJAX on several processes; without any, all chains run in lockstep in this one."""
     options = BlackjaxOptions.model_validate(task.options)
     if options.processes is None:
         return blackjax_vmap.prepare(task, problem)
@@ -65,18 +65,18 @@ def prepare(task: Task, problem: Problem) -> Prepared:
 
 
 _ready: list[Any] = []
-"""In a process of the pool: what it has compiled."""
+"""The sampler that a process of the pool has compiled."""
 
 
 def _start(free: Any, task: Task, problem: Problem, width: int) -> None:
-    """One process, once."""
+    """Start a process: compile, once."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {free.get()})
     _ready.append(blackjax_vmap.make_vmapped(task, problem, width))
 
 
 def _sample(part: tuple[int, Any]) -> Outcome:
-    """One chunk."""
+    """Sample one chunk."""
     (vmapped,) = _ready
     outcome: Outcome = vmapped.run(vmapped.arguments(*part))
     return outcome

@@ -19,7 +19,7 @@ from batchnuts.experiments.samplers.task import Outcome, Prepared, Task
 
 
 def prepare(task: Task, problem: Problem) -> Prepared:
-    """See task.Sampler. BlackJAX counts leaves; draws are recorded and come to the host, asked for or not."""
+    """Prepare BlackJAX under `vmap`. It counts leaves; draws are recorded and come to the host, asked for or not."""
     vmapped = make_vmapped(task, problem, task.chains)
 
     def lay_out(seed: int) -> Callable[[], Outcome]:
@@ -78,9 +78,9 @@ def make_vmapped(task: Task, problem: Problem, chains: int) -> Vmapped:
             keys = jax.random.split(jax.random.key(seed), chains)
             return jax.block_until_ready((keys, bootstrap(starts)))
 
-    given = arguments(0, problem.starts(task.start, chains, 0))
+    example = arguments(0, problem.starts(task.start, chains, 0))
     with placed:
-        compiled = jax.jit(jax.vmap(chain)).lower(*given).compile()
+        compiled = jax.jit(jax.vmap(chain)).lower(*example).compile()
 
     def run(arguments: Any) -> Outcome:
         draws, leaves = (np.asarray(array) for array in compiled(*arguments))  # [chains, transitions, ...]

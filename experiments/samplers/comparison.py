@@ -34,7 +34,7 @@ def best_peer(results: Results, measure: Measure, problem: str, chains: int) -> 
 
     A flat curve counts at its own number of chains and at larger ones, since its chains come one after another.
     """
-    found = []
+    peers = []
     for name in curves_of(results, "peer", problem):
         flat = results.config.curves[name].flat
         values = [
@@ -43,8 +43,8 @@ def best_peer(results: Results, measure: Measure, problem: str, chains: int) -> 
             if value.size == chains or (flat and value.size < chains)
         ]
         if values:
-            found.append(Best(name, values[-1]))
-    return max(found, key=lambda best: best.value.value, default=None)
+            peers.append(Best(name, values[-1]))
+    return max(peers, key=lambda best: best.value.value, default=None)
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ def comparison_table(results: Results, measure: Measure, problem: str) -> str:
     names = list(dict.fromkeys(curve for curve, _ in points))
     rows = []
     for chains in sorted({chains for _, chains in points}):
-        here = [points.get((name, chains)) for name in names]
-        best = next(point.best for point in here if point is not None)
+        row_points = [points.get((name, chains)) for name in names]
+        best = next(point.best for point in row_points if point is not None)
         peer = f"{config.curves[best.curve].label}: {format_figure(best.value.value, QUANTITIES[measure].digits)}"
-        rows.append((f"{chains:,}", *("-" if point is None else _cell(point.ratio) for point in here), peer))
+        rows.append((f"{chains:,}", *("-" if point is None else _cell(point.ratio) for point in row_points), peer))
     if not rows:
         return ""
     return table(("chains", *(config.curves[name].label for name in names), "best peer"), rows)

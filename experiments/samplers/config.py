@@ -89,7 +89,7 @@ class Curve(Settings):
     flat: bool = Field(False, description="draw its one size as a line across: more chains come one after another")
 
     @model_validator(mode="after")
-    def _known(self) -> Curve:
+    def _check_sampler(self) -> Curve:
         if self.sampler not in REGISTRY:
             hint = nearest(self.sampler, REGISTRY) or f"; expected one of {', '.join(REGISTRY)}"
             raise ValueError(f"sampler: found {self.sampler!r}{hint}")
@@ -176,7 +176,7 @@ class ExperimentConfig:
     output: ResultsSettings
 
     def task(self, curve: str, problem: str, chains: int) -> Task:
-        """What is run at one point of a curve."""
+        """The task at one point of a curve."""
         chosen = self.curves[curve]
         return Task(
             sampler=chosen.sampler,
@@ -216,7 +216,7 @@ class ExperimentConfig:
         return {repetition: self.measurement.seed + repetition for repetition in range(self.measurement.repetitions)}
 
     def wants(self, row: Measurement) -> bool:
-        """It is of one of the repetitions, with its seed."""
+        """Whether a row is of one of the repetitions, with its seed."""
         return self.seeds().get(row.repetition) == row.seed
 
     def points(self) -> Iterator[Point]:
@@ -302,8 +302,8 @@ def _check_problems(
     for name, item in named(content, "problems", origin, problems).items():
         path = f"problems.{name}"
         model = check_packaged_model(f"{path}.model", item.get("model"), origin, problems)
-        rest = {key: value for key, value in item.items() if key != "model"}
-        target = check_section(path, rest, ProblemSettings, origin, problems)
+        settings = {key: value for key, value in item.items() if key != "model"}
+        target = check_section(path, settings, ProblemSettings, origin, problems)
         if model is not None and not is_target(model):
             place = f"{path}.model.name"
             problems.append(f"{origin(place)}{place}: found {model.name!r}; expected one of {', '.join(TARGETS)}")

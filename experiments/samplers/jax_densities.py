@@ -61,16 +61,16 @@ def log_density(problem: Problem) -> Callable[[Any], Any]:
         centered = is_centered(problem)
         theta, eta = (schools, (schools - mu) / tau) if centered else (mu + tau * schools, schools)
         squares = jnp.sum(((data["y"] - theta) / data["sigma"]) ** 2 + eta**2)
-        others = 0.5 * (mu / SCALE) ** 2 + jnp.log1p((tau / SCALE) ** 2) + (7.0 if centered else -1.0) * log_tau
-        return -0.5 * squares - others
+        prior = 0.5 * (mu / SCALE) ** 2 + jnp.log1p((tau / SCALE) ** 2) + (7.0 if centered else -1.0) * log_tau
+        return -0.5 * squares - prior
 
-    known: dict[str, Callable[[Any], Any]] = {
+    densities: dict[str, Callable[[Any], Any]] = {
         "logistic_regression": logistic_regression,
         "correlated_gaussian": correlated_gaussian,
         "neal_funnel": neal_funnel,
         "eight_schools": eight_schools,
     }
-    return known[problem.name]
+    return densities[problem.name]
 
 
 def use_jax(library: str, task_device: Device, dtype: str) -> Any:

@@ -24,7 +24,7 @@ from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 
 
 def prepare(task: Task, problem: Problem) -> Prepared:
-    """See task.Sampler. Momenta are drawn once a run, outside the timed part, and are never drawn again."""
+    """Prepare a loop of leapfrogs alone. Momenta are drawn once a run, outside the timed part, and never again."""
     import tensorflow as tf
 
     options = LimitOptions.model_validate(task.options)

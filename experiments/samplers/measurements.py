@@ -12,12 +12,12 @@ class Measurement:
     """One run of one task; or, where `status` is not `ok`, why there is none (then the figures are None)."""
 
     task: str
-    """See rows.Row."""
+    """The task's fingerprint."""
     sampler: str
     options: str
-    """As JSON."""
+    """The options of the sampler, as JSON."""
     problem: str
-    """As JSON."""
+    """The options of the problem's model, as JSON."""
     chains: int
     transitions: int
     step_size: float
@@ -33,7 +33,7 @@ class Measurement:
     executed_gradients: int | None
     lockstep_gradients: int | None
     asynchronous_gradients: int | None
-    """See task.Timing."""
+    """What they would execute if no chain ever waited before its end (`task.Timing`)."""
     ess_min: float | None
     ess_mean: float | None
     prepare_seconds: float | None
@@ -50,11 +50,11 @@ class Measurement:
 
     @property
     def ok(self) -> bool:
-        """It is a run."""
+        """Whether it is a run."""
         return self.status == "ok"
 
     def lacks(self) -> str | None:
-        """See rows.Row."""
+        """What the row lacks that its status requires, in words; None for a row in order."""
         if self.ok and (self.useful_gradients is None or not self.seconds or self.seconds < 0):
             return "found a run (status ok) without useful_gradients or without seconds above 0; expected both"
         return None

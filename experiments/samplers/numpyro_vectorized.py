@@ -18,7 +18,7 @@ from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepare
 
 
 def prepare(task: Task, problem: Problem) -> Prepared:
-    """See task.Sampler.
+    """Prepare NumPyro with vectorized chains.
 
     `MCMC.run` called bare compiles its loop again each time, 2 to 3 s (NumPyro 0.22 with JAX 0.10; its cache of
     compiled loops never hits). So the whole run is one function under `jax.jit`, compiled once. A state made beforehand

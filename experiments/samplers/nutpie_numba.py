@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 
 
 def prepare(task: Task, problem: Problem) -> Prepared:
-    """See task.Sampler. Draws are recorded, asked for or not."""
+    """Prepare nutpie. Draws are recorded, asked for or not."""
     options = NutpieOptions.model_validate(task.options)
     require_plain("nutpie", task)
     for package in ("nutpie", "numba"):
@@ -63,16 +63,16 @@ def prepare(task: Task, problem: Problem) -> Prepared:
         return Traces(*raw.get_arrow_trace())
 
     def random_seeds(starts: Array, seed: int) -> list[int]:
-        """Those that nutpie asks the chains' first positions with, in the order of chains: it names no chain."""
-        asked: list[int] = []
+        """The seeds with which nutpie asks for first positions, in the order of chains: it names no chain."""
+        requested: list[int] = []
 
         def next_chain(of_nutpie: int) -> int:
-            asked.append(of_nutpie)
-            return len(asked) - 1
+            requested.append(of_nutpie)
+            return len(requested) - 1
 
         moved = sample(starts, next_chain, seed=seed, cores=1, draws=1, maxdepth=1, step_size_adapt_method="1e-12")
         distances = np.abs(moved.column("position")[:, :1] - starts).sum(axis=2)  # [chains, starts]
-        return [asked[nearest] for nearest in distances.argmin(axis=1)]
+        return [requested[nearest] for nearest in distances.argmin(axis=1)]
 
     def lay_out(seed: int) -> Callable[[], Outcome]:
         starts = problem.starts(task.start, task.chains, seed).astype("float64")
@@ -100,7 +100,12 @@ def prepare(task: Task, problem: Problem) -> Prepared:
         )
 
     starts = problem.starts(task.start, task.chains, 0).astype("float64")
-    run(starts, {of: chain for chain, of in enumerate(random_seeds(starts, 0))}, 0, store_mass_matrix=True)
+    run(
+        starts,
+        {seed_of_nutpie: chain for chain, seed_of_nutpie in enumerate(random_seeds(starts, 0))},
+        0,
+        store_mass_matrix=True,
+    )
     return lay_out
 
 
@@ -126,9 +131,9 @@ def _array(column: Any, rows: int) -> NDArray[Any]:
     return np.asarray(values.flatten()).reshape(rows, -1)
 
 
-def _check(what: str, found: NDArray[Any], asked: float) -> None:
-    if not np.allclose(found, asked, rtol=1e-12, atol=0):
-        raise AssertionError(f"nutpie's {what} was {found.min()} to {found.max()}, asked {asked}")
+def _check(quantity: str, values: NDArray[Any], expected: float) -> None:
+    if not np.allclose(values, expected, rtol=1e-12, atol=0):
+        raise AssertionError(f"nutpie's {quantity} was {values.min()} to {values.max()}, asked {expected}")
 
 
 def make_model(problem: Problem, chains: int) -> Any:

@@ -75,7 +75,7 @@ def _execution(task: Task) -> ExecutionSettings:
 
 
 def prepare(task: Task, problem: Problem) -> Prepared:
-    """See task.Sampler. A run counts its gradients twice, by the draws' records and by the executor, and compares."""
+    """Prepare batchnuts. A run counts its gradients twice, by the draws' records and by the executor, and compares."""
     execution = _execution(task)
     if execution.backend == "jax" and not has_jax():
         raise MissingSampler("Sampler batchnuts with backend jax needs jax: pip install 'batchnuts[jax]'")

@@ -66,7 +66,7 @@ class Problem:
 
     @cached_property
     def model(self) -> Model:
-        """As batchnuts has it. Imports TensorFlow."""
+        """The Model of batchnuts. Imports TensorFlow."""
         return build(self.options)
 
     @property
@@ -81,7 +81,7 @@ class Problem:
 
     @cached_property
     def facts(self) -> Facts:
-        """See Facts."""
+        """What is known of the target."""
         return _FACTS[type(self.options)](self.options)
 
     @property
@@ -91,7 +91,7 @@ class Problem:
 
     @property
     def data(self) -> dict[str, Array]:
-        """See Facts."""
+        """What the density is made of, by name."""
         return self.facts.data
 
     def starts(self, start: Start, chains: int, seed: int) -> NDArray[np.floating]:

@@ -66,8 +66,8 @@ class Results(PointResults[ExperimentConfig, Measurement]):
         None too where a run has no such figure: the effective sample size of very few draws, or of chains that stay.
         """
         quantity = QUANTITIES[measure]
-        found = [quantity.of(row) for row in self.rows_of(curve, problem, chains) if row.ok]
-        figures = [figure for figure in found if figure is not None]
+        values = [quantity.of(row) for row in self.rows_of(curve, problem, chains) if row.ok]
+        figures = [figure for figure in values if figure is not None]
         if not figures or any(math.isnan(figure) for figure in figures):
             return None
         return Value(chains, quantity.summary(figures), min(figures), max(figures), len(figures))
@@ -90,7 +90,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """See `results.word`; or that it was not measured."""
+        """Whether the claim holds, as `results.word` says; or that it was not measured."""
         return "not measured" if self.seen is None else word(self.seen, self.claim.at_least, self.claim.at_most)
 
 

@@ -43,7 +43,7 @@ T0 = 10.0
 
 
 def prepare(task: Task, problem: Problem) -> Prepared:
-    """See task.Sampler. Compiles the program, or finds it in httpstan's cache; needs a C++ compiler."""
+    """Prepare Stan. Compiles the program, or finds it in httpstan's cache; needs a C++ compiler."""
     options = StanOptions.model_validate(task.options)
     require_plain("stan", task)
     try:
@@ -76,9 +76,11 @@ def prepare(task: Task, problem: Problem) -> Prepared:
             with _silence():
                 seeded = dataclasses.replace(model, random_seed=seed)
                 fit = seeded.sample(num_chains=len(starts), init=starts, **arguments)
-            used = fit["stepsize__"]
-            if not np.allclose(used, task.step_size, rtol=1e-9, atol=0):
-                raise AssertionError(f"Stan's step size was {used.min()} to {used.max()}, asked {task.step_size}")
+            step_sizes = fit["stepsize__"]
+            if not np.allclose(step_sizes, task.step_size, rtol=1e-9, atol=0):
+                raise AssertionError(
+                    f"Stan's step size was {step_sizes.min()} to {step_sizes.max()}, asked {task.step_size}"
+                )
             # [..., transitions * chains], the chain's index running faster
             leapfrogs.append(fit["n_leapfrog__"].reshape(task.transitions, len(starts)).T.astype("int64"))
             draws.append(fit["position"].reshape(problem.dimension, task.transitions, len(starts)).T)
@@ -105,17 +107,17 @@ def _silence() -> Iterator[None]:
     They become a note of the exception where something fails. The compiler writes to the process' own streams.
     """
     with contextlib.ExitStack() as stack:
-        said = stack.enter_context(tempfile.TemporaryFile("w+"))
+        captured = stack.enter_context(tempfile.TemporaryFile("w+"))
         for stream in (1, 2):
             terminal = os.dup(stream)
             stack.callback(os.close, terminal)
-            os.dup2(said.fileno(), stream)
+            os.dup2(captured.fileno(), stream)
             stack.callback(os.dup2, terminal, stream)
-        stack.enter_context(contextlib.redirect_stdout(said))
-        stack.enter_context(contextlib.redirect_stderr(said))
+        stack.enter_context(contextlib.redirect_stdout(captured))
+        stack.enter_context(contextlib.redirect_stderr(captured))
         try:
             yield
         except Exception as error:
-            said.seek(0)
-            error.add_note(said.read())
+            captured.seek(0)
+            error.add_note(captured.read())
             raise

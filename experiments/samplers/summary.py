@@ -18,23 +18,23 @@ def claims_table(results: Results) -> str:
     for claim in results.config.claims.values():
         verdict = judge(results, claim)
         digits = ".3g" if claim.over_curve else QUANTITIES[claim.measure].digits
-        seen = "-" if verdict.seen is None else shown(verdict.seen, digits, (claim.at_least, claim.at_most))
-        rows.append((claim.says, claim.source, _figure(results, claim), _bound(claim), seen, f"**{verdict.word}**"))
+        figure = "-" if verdict.seen is None else shown(verdict.seen, digits, (claim.at_least, claim.at_most))
+        rows.append((claim.says, claim.source, _figure(results, claim), _bound(claim), figure, f"**{verdict.word}**"))
     head = ("claim", "source", "figure", "holds from", "seen here (range)", "verdict")
     return "## Claims\n\n" + table(head, rows)
 
 
 def _figure(results: Results, claim: Claim) -> str:
-    """What is looked up, in words."""
+    """The figure that a claim is about, in words."""
     config = results.config
 
-    def at(chains: int | None) -> str:
+    def size_in_words(chains: int | None) -> str:
         return "its largest" if chains is None else f"{chains:,} chains"
 
-    words = f"{QUANTITIES[claim.measure].axis} of {config.curves[claim.curve].label} ({at(claim.chains)})"
+    words = f"{QUANTITIES[claim.measure].axis} of {config.curves[claim.curve].label} ({size_in_words(claim.chains)})"
     if claim.over_curve is not None:
         chains = claim.over_chains or claim.chains
-        words += f" / {config.curves[claim.over_curve].label} ({at(chains)})"
+        words += f" / {config.curves[claim.over_curve].label} ({size_in_words(chains)})"
     return words if claim.problem is None else f"{words}, {config.problems[claim.problem].label}"
 
 
@@ -76,11 +76,11 @@ def _cell(value: Value | None, quantity: Quantity) -> str:
 
 def how_made(results: Results) -> list[str]:
     """How long it all took, and how the figures were summed up."""
-    used = results.runs()
+    runs = results.runs()
     lines = []
-    if used:
-        minutes = sum(row.seconds or 0.0 for row in used) / 60
-        lines.append(f"- {minutes:.1f} minutes of timed runs, {when(used)}.")
+    if runs:
+        minutes = sum(row.seconds or 0.0 for row in runs) / 60
+        lines.append(f"- {minutes:.1f} minutes of timed runs, {when(runs)}.")
     lines += differences(results)
     repetitions = results.config.measurement.repetitions
     lines.append(
@@ -112,12 +112,12 @@ def differences(results: Results) -> list[str]:
 
 def fewer(results: Results) -> str:
     """Points that have some of their repetitions, but not all, in words; empty if there is none."""
-    wanted = results.config.measurement.repetitions
+    repetitions = results.config.measurement.repetitions
     short = []
     for curve, problem, chains in results.config.points():
         rows = results.rows_of(curve, problem, chains)
         runs = sum(row.ok for row in rows)
-        if 0 < runs < wanted:
+        if 0 < runs < repetitions:
             labels = results.config.curves[curve].label, results.config.problems[problem].label
             reason = "".join(f", {row.status}: {row.note}" for row in rows if not row.ok)
             short.append(f"{labels[0]}, {chains:,} chains on {labels[1]}: {runs}{reason}")

@@ -32,7 +32,7 @@ class Task:
     """Options of a packaged model."""
     chains: int
     transitions: int
-    """Per chain and run."""
+    """Transitions of a chain in a run."""
     step_size: float
     """Fixed; no sampler adapts anything. The metric is the identity for all."""
     max_tree_depth: int
@@ -46,26 +46,26 @@ class Task:
 
     @property
     def module(self) -> str:
-        """See harness.task, here and below."""
+        """The module that prepares and runs it, imported in its process only."""
         return "batchnuts.experiments.samplers.timing"
 
     @property
     def process(self) -> str:
-        """Its own: TensorFlow and JAX each keep threads that spin for a while after work."""
+        """A process of its own: TensorFlow and JAX each keep threads that spin for a while after work."""
         return self.fingerprint()
 
     @property
     def heading(self) -> str:
-        """Sampler and size."""
+        """The sampler and its number of chains."""
         return f"{self.sampler} {json.dumps(self.options)}, {self.chains} chains"
 
     @property
     def line(self) -> str:
-        """That of all numbers of chains."""
+        """The fingerprint that tasks with all numbers of chains share."""
         return replace(self, chains=0).fingerprint()
 
     def process_environment(self) -> Mapping[str, str]:
-        """With the variables that the curve sets."""
+        """The variables of its process, with those that the curve sets."""
         return environment_for(self.device, self.environment)
 
     def fingerprint(self) -> str:
@@ -73,15 +73,15 @@ class Task:
         return fingerprint(self)
 
     def may_be_here(self) -> bool:
-        """Only its process knows."""
+        """True, since only its process knows."""
         return True
 
     def failed(self, reason: str) -> str:
-        """With its number of chains."""
+        """Why no more chains are measured after a failure."""
         return f"failed with {self.chains} chains: {reason}"
 
     def slow(self, seconds: float, limit: float) -> str:
-        """With its number of chains."""
+        """Why no more chains are measured after a run took so long."""
         return f"a run with {self.chains} chains took {seconds:.0f} s, more than {limit:g} s"
 
     def row(self, attempt: Attempt) -> Measurement:
@@ -122,7 +122,7 @@ class Timing:
 
     seconds: float
     useful_gradients: int
-    """Those that single-chain NUTS evaluates too; waste is left out."""
+    """Gradients that single-chain NUTS evaluates too; waste is left out."""
     executed_gradients: int | None
     """Gradient evaluations times lanes; None where the library does not report it."""
     lockstep_gradients: int | None
@@ -171,4 +171,4 @@ class Sampler(Protocol):
     """A module of this folder: it makes a task ready. Importing the module imports no foreign library."""
 
     def prepare(self, task: Task, problem: Problem) -> Prepared:
-        """Build and compile. Raises MissingSampler where that cannot be."""
+        """Build and compile. Raises MissingSampler where that is not possible."""

@@ -44,16 +44,16 @@ def log_density(problem: Problem) -> Callable[[Any], Any]:
         centered = is_centered(problem)
         theta, eta = (schools, (schools - mu) / tau) if centered else (mu + tau * schools, schools)
         squares = ((data["y"] - theta) / data["sigma"]) ** 2 + eta**2
-        others = 0.5 * (mu / SCALE) ** 2 + tf.math.log1p((tau / SCALE) ** 2) + (7.0 if centered else -1.0) * log_tau
-        return -0.5 * tf.reduce_sum(squares, axis=1) - others[:, 0]
+        prior = 0.5 * (mu / SCALE) ** 2 + tf.math.log1p((tau / SCALE) ** 2) + (7.0 if centered else -1.0) * log_tau
+        return -0.5 * tf.reduce_sum(squares, axis=1) - prior[:, 0]
 
-    known: dict[str, Callable[[Any], Any]] = {
+    densities: dict[str, Callable[[Any], Any]] = {
         "logistic_regression": logistic_regression,
         "correlated_gaussian": correlated_gaussian,
         "neal_funnel": neal_funnel,
         "eight_schools": eight_schools,
     }
-    return known[problem.name]
+    return densities[problem.name]
 
 
 def place(device: Device) -> Any:

@@ -27,7 +27,7 @@ from batchnuts.experiments.samplers.tf_densities import log_density, place
 
 
 def prepare(task: Task, problem: Problem) -> Prepared:
-    """See task.Sampler. Raises MissingSampler for what the reference cannot do."""
+    """Prepare TensorFlow Probability's autobatched NUTS. Raises MissingSampler for what the reference cannot do."""
     import tensorflow as tf
     import tensorflow_probability as tfp
 
@@ -64,16 +64,16 @@ def prepare(task: Task, problem: Problem) -> Prepared:
             return partial(run, position, results)
 
     def run(position: Any, results: Any) -> Outcome:
-        before = int(evaluations.numpy())
-        draws, taken = [], [results.leapfrogs_taken.numpy()]
+        evaluations_before = int(evaluations.numpy())
+        draws, cumulative = [], [results.leapfrogs_taken.numpy()]
         with device():
             for _ in range(task.transitions // per_step):
                 position, results = step(position, results)
                 draws.append(position.numpy())
-                taken.append(results.leapfrogs_taken.numpy())
+                cumulative.append(results.leapfrogs_taken.numpy())
         return Outcome(
-            leapfrogs=np.diff(np.stack(taken, axis=1), axis=1),
-            executed_gradients=(int(evaluations.numpy()) - before) * task.chains,
+            leapfrogs=np.diff(np.stack(cumulative, axis=1), axis=1),
+            executed_gradients=(int(evaluations.numpy()) - evaluations_before) * task.chains,
             draws=np.stack(draws, axis=1) if task.measure_ess else None,
         )
 

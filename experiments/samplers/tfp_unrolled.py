@@ -19,7 +19,8 @@ from batchnuts.experiments.samplers.tf_densities import log_density, place
 
 
 def prepare(task: Task, problem: Problem) -> Prepared:
-    """See task.Sampler. `leapfrogs_taken` is of one transition and counts leapfrogs, not leaves."""
+    """Prepare TensorFlow Probability's unrolled NUTS. `leapfrogs_taken` is of one transition and counts leapfrogs,
+    not leaves."""
     import tensorflow as tf
     import tensorflow_probability as tfp
 
@@ -40,7 +41,7 @@ def prepare(task: Task, problem: Problem) -> Prepared:
             position,
             previous_kernel_results=results,
             kernel=kernel,
-            trace_fn=lambda _, now: now.leapfrogs_taken,
+            trace_fn=lambda _, kernel_results: kernel_results.leapfrogs_taken,
             seed=seed,
         )
 
@@ -54,8 +55,8 @@ def prepare(task: Task, problem: Problem) -> Prepared:
 
     def run(arguments: tuple[Any, ...]) -> Outcome:
         with device():
-            draws, taken = (array.numpy() for array in sample(*arguments))  # [transitions, chains, ...]
-        leapfrogs = taken.T
+            draws, counts = (array.numpy() for array in sample(*arguments))  # [transitions, chains, ...]
+        leapfrogs = counts.T
         return Outcome(
             leapfrogs=leapfrogs,
             executed_gradients=lockstep_gradients(leapfrogs),

@@ -17,14 +17,14 @@ from batchnuts.models import REGISTRY as MODELS
 
 @dataclass(frozen=True)
 class ReadySampler:
-    """See harness.task.Runnable."""
+    """A task made ready, in its process."""
 
     task: Task
     prepared: Prepared
     preparation: Preparation
 
     def run(self, seed: int) -> Figures:
-        """A Timing."""
+        """The Timing of a run with this seed."""
         return asdict(timed(self.prepared, seed, self.task))
 
 
@@ -62,7 +62,7 @@ def _check_device(task: Task) -> None:
 
 
 def timed(prepared: Prepared, seed: int, task: Task) -> Timing:
-    """One run; laying out its inputs and judging its draws are not in the time."""
+    """Time one run; laying out its inputs and judging its draws are not in the time."""
     run = prepared(seed)
     load = os.getloadavg()[0]
     began = time.perf_counter()

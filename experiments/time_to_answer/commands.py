@@ -40,9 +40,9 @@ def run_timed(command: Sequence[str], environment: Mapping[str, str], limit: flo
             raise OverLimit(f"not done after {limit:g} s (measurement.limit)") from error
         seconds = time.perf_counter() - began
     if code != 0:
-        said = output.read_text(encoding="utf-8", errors="replace").strip()
-        sys.stdout.write(said + "\n")
-        last = said.rpartition("\n")[2].strip()
+        printed = output.read_text(encoding="utf-8", errors="replace").strip()
+        sys.stdout.write(printed + "\n")
+        last = printed.rpartition("\n")[2].strip()
         raise CommandFailed(f"it ended with code {code}: {last[:_TAIL]}")
     return seconds
 
@@ -63,14 +63,14 @@ def users_environment(folder: Path) -> dict[str, str]:
     bytecode of what it imports, as for users, where this process does not write it: installed packages have theirs from
     pip, and a clone has not.
     """
-    here = str(folder.absolute())
-    kept = {
-        "XDG_CACHE_HOME": here,  # httpstan
-        "BATCHNUTS_CACHE": f"{here}/batchnuts",
-        "JAX_COMPILATION_CACHE_DIR": f"{here}/jax",
+    path = str(folder.absolute())
+    variables = {
+        "XDG_CACHE_HOME": path,  # httpstan
+        "BATCHNUTS_CACHE": f"{path}/batchnuts",
+        "JAX_COMPILATION_CACHE_DIR": f"{path}/jax",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        "PYTENSOR_FLAGS": f"base_compiledir={here}/pytensor",
-        "NUMBA_CACHE_DIR": f"{here}/numba",
+        "PYTENSOR_FLAGS": f"base_compiledir={path}/pytensor",
+        "NUMBA_CACHE_DIR": f"{path}/numba",
     }
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | kept
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | variables

@@ -58,8 +58,8 @@ class RunSettings(Settings):
 
     @model_validator(mode="after")
     def _of_goals(self) -> RunSettings:
-        if other := sorted(set(self.first_starts) - set(self.goals)):
-            raise ValueError(f"first_starts: found {other[0]}; expected some of the goals, {self.goals}")
+        if unknown := sorted(set(self.first_starts) - set(self.goals)):
+            raise ValueError(f"first_starts: found {unknown[0]}; expected some of the goals, {self.goals}")
         return self
 
 
@@ -85,7 +85,7 @@ class Curve(Settings):
     options: dict[str, Any] = Field(default_factory=dict, description="of that sampler")
 
     @model_validator(mode="after")
-    def _known(self) -> Curve:
+    def _check_sampler(self) -> Curve:
         if self.sampler not in REGISTRY:
             hint = nearest(self.sampler, REGISTRY) or f"; expected one of {', '.join(REGISTRY)}"
             raise ValueError(f"sampler: found {self.sampler!r}{hint}")
@@ -116,17 +116,17 @@ class MeasurementSettings(Settings):
 
     @property
     def workers(self) -> int:
-        """One at a time: first starts are timed too."""
+        """One task at a time: first starts are timed too."""
         return 1
 
     @property
     def compile_at_once(self) -> int:
-        """One."""
+        """One task at a time."""
         return 1
 
     @property
     def run_at_once(self) -> int:
-        """One."""
+        """One task at a time."""
         return 1
 
 
@@ -221,11 +221,11 @@ class AnswerConfig:
         return {number: self.measurement.seed + number for number in range(self.measurement.repetitions)}
 
     def wants(self, row: Measurement) -> bool:
-        """It has the seed of its repetition."""
+        """Whether a row has the seed of its repetition."""
         return self.seeds().get(row.repetition) == row.seed
 
     def to_yaml(self) -> str:
-        """The same experiment again when read as a config."""
+        """YAML that gives the same experiment when it is read as a config."""
         sections: dict[str, Settings | Mapping[str, Settings]] = {
             "problems": self.problems, "run": self.run, "curves": self.curves, "measurement": self.measurement,
             "claims": self.claims, "output": self.output,
@@ -234,7 +234,7 @@ class AnswerConfig:
 
 
 def problem_of(config: RunConfig) -> dict[str, Any]:
-    """What is sampled and how, whatever the goal is."""
+    """The settings of what is sampled and how, whatever the goal is."""
     resolved = config.resolved()
     del resolved["output"], resolved["execution"], resolved["sampler"]["until"]
     return resolved
@@ -285,13 +285,15 @@ def _check_problems(
         for curve, options in target.options.items():
             refer(f"{path}.options.{curve}", curve, curves, origin, problems)
             if curve in curves:
-                whole = {**curves[curve].options, **options}
+                merged_options = {**curves[curve].options, **options}
                 schema = REGISTRY[curves[curve].sampler].options
-                check_section(f"{path}.options.{curve}", whole, schema, origin, problems)
+                check_section(f"{path}.options.{curve}", merged_options, schema, origin, problems)
         try:
             common = run.settings if run else {}
-            asked = asking_for(run.goals[0]) if run else []  # a number of chains may be chosen by it
-            configs[name] = load_config(target.config, [*overrides_of(merged(common, target.settings)), *asked])
+            goal_overrides = asking_for(run.goals[0]) if run else []  # a number of chains may be chosen by it
+            configs[name] = load_config(
+                target.config, [*overrides_of(merged(common, target.settings)), *goal_overrides]
+            )
         except ConfigError as error:
             problems.append(f"{origin(f'{path}.config')}{path}.config: {target.config} with its settings: {error}")
     return configs

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Judged:
-    """What is found of the draws of all elements of all natural parameters."""
+    """Figures of the draws of all elements of all natural parameters."""
 
     chains: int
     draws: int
@@ -27,11 +27,11 @@ class Judged:
     rhat: float
     """The largest of that which decides: nested R-hat where the file says that its chains form superchains."""
     rhat_limit: float
-    """What it must be below: 1.01, or what chance allows (`rhat_noise.py`)."""
+    """The limit that R-hat must be below: 1.01, or what chance allows (`rhat_noise.py`)."""
     converged: bool
 
     def reached(self, goal: int) -> bool:
-        """It has the effective draws, and R-hat is below its limit."""
+        """Whether there are enough effective draws, and R-hat is below its limit."""
         return self.converged and self.ess >= goal
 
 
@@ -40,17 +40,17 @@ def judge(file: Path, parameters: Sequence[str]) -> Judged:
 
     Raises KeyError for a parameter that it lacks.
     """
-    found = diagnose_groups(read_draws(file)[list(parameters)], None)
-    ess = found.columns["ess_bulk"]
+    diagnostics = diagnose_groups(read_draws(file)[list(parameters)], None)
+    ess = diagnostics.columns["ess_bulk"]
     worst = int(np.nanargmin(ess)) if np.isfinite(ess).any() else 0
     return Judged(
-        chains=found.chains,
-        draws=found.draws,
+        chains=diagnostics.chains,
+        draws=diagnostics.draws,
         ess=float(ess[worst]),
-        ess_of=found.names[worst],
-        rhat=float(found.deciding_rhat[found.worst_first()[0]]),
-        rhat_limit=found.limit,
-        converged=bool(found.converged),
+        ess_of=diagnostics.names[worst],
+        rhat=float(diagnostics.deciding_rhat[diagnostics.worst_first()[0]]),
+        rhat_limit=diagnostics.limit,
+        converged=bool(diagnostics.converged),
     )
 
 

@@ -12,10 +12,10 @@ class Measurement:
     """One second start; where `status` is not `ok`, why there is none (then figures are None)."""
 
     task: str
-    """See rows.Row."""
+    """The task's fingerprint."""
     sampler: str
     options: str
-    """As JSON."""
+    """The options of the sampler, as JSON."""
     problem: str
     """The problem's whole config, as JSON."""
     goal: int
@@ -24,22 +24,22 @@ class Measurement:
     repetition: int
     seed: int
     seconds: float | None
-    """From the process's start to its end, with caches warm."""
+    """Seconds from the process's start to its end, with caches warm."""
     first_seconds: float | None
-    """The same with empty caches; None where that was not measured."""
+    """Seconds with empty caches; None where that was not measured."""
     chains: int | None
     draws: int | None
-    """Kept, per chain."""
+    """Draws of each chain that are kept."""
     warmup: int | None
-    """Transitions, per chain."""
+    """Transitions of warmup of each chain."""
     runs: int | None
-    """Made until enough draws were found; 1: the first were enough."""
+    """Runs until there were enough draws; 1: the first were enough."""
     ess: float | None
     """The smallest bulk ESS."""
     ess_of: str
     """The element that has it."""
     rhat: float | None
-    """The largest that decides."""
+    """The largest R-hat of the kind that decides."""
     rhat_limit: float | None
     """What it had to be below: 1.01, for nested R-hat with what few draws of each superchain add."""
     gradients: float | None
@@ -58,11 +58,11 @@ class Measurement:
 
     @property
     def ok(self) -> bool:
-        """It is a run."""
+        """Whether it is a run."""
         return self.status == "ok"
 
     def lacks(self) -> str | None:
-        """See rows.Row."""
+        """What the row lacks that its status requires, in words; None for a row in order."""
         if self.ok and self.seconds is None:
             return "found a run (status ok) without seconds; expected them"
         return None

@@ -92,7 +92,7 @@ class Registered:
 
     @property
     def ours(self) -> bool:
-        """It is what the claims are about."""
+        """Whether the claims are about it."""
         return not self.script
 
 

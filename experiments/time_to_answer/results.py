@@ -16,7 +16,7 @@ Start = Literal["first", "second"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """On a claim."""
+    """The verdict on a claim."""
 
     claim: Claim
     seen: Value | None
@@ -26,7 +26,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """It holds, or not."""
+        """The verdict in words: the claim holds, or not."""
         return "not measured" if self.seen is None else word(self.seen, self.claim.at_least, self.claim.at_most)
 
 
@@ -43,17 +43,17 @@ class AnswerResults(PointResults[AnswerConfig, Measurement]):
     def seconds(self, curve: str, problem: str, goal: int, start: Start = "second") -> Value | None:
         """The median over repetitions, and their range; None where there is none."""
         rows = self.runs_of(curve, problem, goal)
-        found = [row.seconds if start == "second" else row.first_seconds for row in rows]
-        times = [time for time in found if time is not None]
+        seconds = [row.seconds if start == "second" else row.first_seconds for row in rows]
+        times = [time for time in seconds if time is not None]
         if not times:
             return None
         return Value(goal, statistics.median(times), min(times), max(times), len(times))
 
     def peers_of(self, curve: str, problem: str, goal: int, start: Start = "second") -> dict[str, Value]:
         """The other curves that got there."""
-        others = [name for name in self.config.curves_of(problem) if not self.config.curves[name].ours]
-        found = {name: self.seconds(name, problem, goal, start) for name in others if name != curve}
-        return {name: value for name, value in found.items() if value is not None}
+        peers = [name for name in self.config.curves_of(problem) if not self.config.curves[name].ours]
+        by_curve = {name: self.seconds(name, problem, goal, start) for name in peers if name != curve}
+        return {name: value for name, value in by_curve.items() if value is not None}
 
     def ratio(self, curve: str, problem: str, goal: int, start: Start = "second") -> Value | None:
         """Our seconds over those of the fastest peer: below 1 where ours is the fastest of all. Infinite where only a
@@ -67,7 +67,7 @@ class AnswerResults(PointResults[AnswerConfig, Measurement]):
         return Value(goal, own.value / best.value, own.low / best.high, own.high / best.low, own.repetitions)
 
     def verdicts(self) -> list[Verdict]:
-        """On every claim."""
+        """The verdict on every claim."""
         return [self.judge(claim) for claim in self.config.claims.values()]
 
     def judge(self, claim: Claim) -> Verdict:
@@ -83,10 +83,10 @@ class AnswerResults(PointResults[AnswerConfig, Measurement]):
         if not measured:
             return Verdict(claim, None, "-")
         ratios = {name: self.ratio(claim.curve, name, claim.goal, claim.start) for name in measured}
-        got = [name for name in measured if self.seconds(claim.curve, name, claim.goal, claim.start) is not None]
+        reached = [name for name in measured if self.seconds(claim.curve, name, claim.goal, claim.start) is not None]
         compared = {name: value for name, value in ratios.items() if value is not None}
         if claim.figure == "fastest":
-            alone = sum(name not in compared for name in got)
+            alone = sum(name not in compared for name in reached)
             values = compared.values()
             least, most = sum(value.high <= 1 for value in values), sum(value.low <= 1 for value in values)
             count = sum(value.value <= 1 for value in values) + alone
@@ -107,7 +107,7 @@ class AnswerResults(PointResults[AnswerConfig, Measurement]):
 
 
 def in_seconds(value: Value) -> str:
-    """With the range where there are several."""
+    """A value in seconds, with the range where there are several."""
     if math.isinf(value.value):
         return "did not get there"
     spread = f" ({value.low:.1f} to {value.high:.1f})" if value.repetitions > 1 else ""

@@ -57,7 +57,7 @@ class Caches:
         self.for_goal = for_goal
 
     def empty(self) -> None:
-        """As before the first start."""
+        """Remove what was compiled, as before the first start."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _mark(self, draws: int, goal: int) -> Path:
@@ -103,7 +103,7 @@ class Runs:
     made: list[Made] = field(default_factory=list)
 
     def run(self, draws: int, seed: int) -> Tried:
-        """One run. Raises OverLimit, CommandFailed."""
+        """Make one run. Raises OverLimit, CommandFailed."""
         output = self.scratch / f"draws{REGISTRY[self.task.sampler].suffix}"
         for stale in (output, report_of(output)):
             stale.unlink(missing_ok=True)
@@ -146,7 +146,7 @@ class Runs:
         return [*python, f"{SCRIPTS}.{REGISTRY[self.task.sampler].script}", str(file)]
 
     def cost(self, output: Path) -> Cost:
-        """As its file, or a report beside it, says."""
+        """The cost of a run, as its file or a report beside it says."""
         if not REGISTRY[self.task.sampler].ours:
             report = json.loads(report_of(output).read_text(encoding="utf-8"))
             return Cost(warmup=self.task.options["warmup"], **report)
@@ -167,18 +167,18 @@ def starts_of(model: Model, seed: int) -> Mapping[str, Any]:
     """Values by parameter where a model brings starts of its own, as an equation may need; else none."""
     if model.initializer is None:
         return {}
-    found = model.initializer(np.random.default_rng(seed), 1)
-    return {name: np.asarray(array)[0] for name, array in found.items()} if isinstance(found, Mapping) else {}
+    initial = model.initializer(np.random.default_rng(seed), 1)
+    return {name: np.asarray(array)[0] for name, array in initial.items()} if isinstance(initial, Mapping) else {}
 
 
 @dataclass(frozen=True)
 class ReadyAnswer:
-    """See harness.task.Runnable."""
+    """A task made ready, in its process."""
 
     task: Task
     runs: Runs
     draws: int
-    """Per chain, that were enough."""
+    """Draws of each chain that were enough."""
     searched: int
     """Runs until they were found."""
     first_seconds: float | None
@@ -212,10 +212,13 @@ class ReadyAnswer:
 
 
 def config_of(task: Task) -> RunConfig:
-    """Asking for the goal. Raises BatchnutsError where the file is not what it was when the experiment began."""
+    """The config of a run that asks for the goal.
+
+    Raises BatchnutsError where the file is not what it was when the experiment began.
+    """
     config = load_config(task.config, [*task.overrides, *asking_for(task.goal)])
-    found = problem_of(config)
-    if any(found[section] != known for section, known in task.problem.items()):
+    problem = problem_of(config)
+    if any(problem[section] != expected for section, expected in task.problem.items()):
         raise BatchnutsError(f"{task.config} was changed while the experiment ran. Run the same command again.")
     return config
 

@@ -25,7 +25,7 @@ class Tried:
     """A run, and what its draws are worth."""
 
     draws: int
-    """Per chain; or what else is doubled."""
+    """Draws of each chain; or what else is doubled."""
     seconds: float
     ess: float
     """The smallest bulk ESS; NaN where it cannot be computed."""
@@ -62,14 +62,14 @@ def search(run: Callable[[int], Tried], draws: int, goal: int) -> list[Tried]:
     `run` raises OverLimit for one that takes too long; then, and after MOST_RUNS, NotReached is raised here, which says
     what was tried.
     """
-    made: list[Tried] = []
-    while len(made) < MOST_RUNS:
+    runs: list[Tried] = []
+    while len(runs) < MOST_RUNS:
         try:
-            made.append(run(draws))
+            runs.append(run(draws))
         except OverLimit as error:
-            before = "; ".join(map(str, made))
-            raise NotReached(f"not reached: {before}{'; ' * bool(made)}{draws:,}: {error}") from error
-        if made[-1].reached:
-            return made
-        draws = next_draws(made[-1], goal)
-    raise NotReached(f"not reached in {MOST_RUNS} runs; the last: {made[-1]}")
+            earlier = "; ".join(map(str, runs))
+            raise NotReached(f"not reached: {earlier}{'; ' * bool(runs)}{draws:,}: {error}") from error
+        if runs[-1].reached:
+            return runs
+        draws = next_draws(runs[-1], goal)
+    raise NotReached(f"not reached in {MOST_RUNS} runs; the last: {runs[-1]}")

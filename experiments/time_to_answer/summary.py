@@ -27,10 +27,10 @@ def times_tables(results: AnswerResults) -> str:
     for goal in config.run.goals:
         rows = []
         for problem, settings in config.problems.items():
-            found = {name: results.seconds(name, problem, goal) for name in config.curves}
-            best = min((value.value for value in found.values() if value is not None), default=None)
+            by_curve = {name: results.seconds(name, problem, goal) for name in config.curves}
+            best = min((value.value for value in by_curve.values() if value is not None), default=None)
             cells = []
-            for name, value in found.items():
+            for name, value in by_curve.items():
                 if value is None:
                     cells.append(_why(results, name, problem, goal))
                 else:
@@ -92,8 +92,8 @@ def _cells(row: Measurement) -> tuple[str, ...]:
 
 def how_made(results: AnswerResults) -> list[str]:
     """The days, and how the figures were made."""
-    used, limit = results.runs(), results.config.measurement.limit
-    lines = [f"- {len(used)} runs, {when(used)}."] if used else []
+    runs, limit = results.runs(), results.config.measurement.limit
+    lines = [f"- {len(runs)} runs, {when(runs)}."] if runs else []
     return [
         *lines,
         "- A run is a process of its own. Its time is from its start to its end: imports, compiling, warmup, draws, "

@@ -43,7 +43,7 @@ NOTHING = Figures(None, None, None, None, None, None, None, "", None, None, None
 
 @dataclass(frozen=True)
 class Task:
-    """See the head of this file."""
+    """A sampler, a posterior and a number of effective draws."""
 
     sampler: str
     """A name of `registry.REGISTRY`."""
@@ -66,22 +66,22 @@ class Task:
 
     @property
     def module(self) -> str:
-        """See harness.task, here and below."""
+        """The module that prepares and runs it, imported in its process only."""
         return "batchnuts.experiments.time_to_answer.runs"
 
     @property
     def process(self) -> str:
-        """Its own."""
+        """A process of its own."""
         return self.fingerprint()
 
     @property
     def heading(self) -> str:
-        """Sampler, model and goal."""
+        """The sampler, the model and the goal."""
         return f"{self.sampler} {json.dumps(self.options)} on {json.dumps(self.problem['model'])}, ESS {self.goal}"
 
     @property
     def line(self) -> str:
-        """One that does not get to a small goal is not asked for a larger one."""
+        """The fingerprint for all goals: a task that does not get to a small goal is not asked for a larger one."""
         return fingerprint(replace(self, goal=0, first_start=False))
 
     def process_environment(self) -> Mapping[str, str]:
@@ -94,7 +94,7 @@ class Task:
         return fingerprint(self)
 
     def may_be_here(self) -> bool:
-        """Its packages are found."""
+        """Whether its packages are found."""
         return all(importlib.util.find_spec(module) is not None for module in REGISTRY[self.sampler].needs)
 
     def failed(self, reason: str) -> str:
@@ -102,7 +102,7 @@ class Task:
         return f"it did not get to fewer effective draws: {reason}"
 
     def slow(self, seconds: float, limit: float) -> str:
-        """As it is; no run takes longer than its limit."""
+        """Why no larger goal is tried after a run took so long; none takes longer than its limit."""
         return f"took {seconds:.0f} s, more than {limit:g} s"
 
     def row(self, attempt: Attempt) -> Measurement:

@@ -50,7 +50,7 @@ class WorkloadSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _known(self) -> WorkloadSettings:
+    def _check_kind(self) -> WorkloadSettings:
         if self.kind not in KINDS:
             raise ValueError(f"kind: found {self.kind!r}{nearest(self.kind, KINDS) or f'; expected one of {_KINDS}'}")
         check_increasing("sizes", self.sizes)
@@ -121,7 +121,7 @@ class VectorizingConfig:
     output: ResultsSettings
 
     def task(self, curve: str, workload: str, size: int) -> Task:
-        """What is measured at one point."""
+        """The task at one point."""
         chosen, work = self.curves[curve], self.workloads[workload]
         return Task(
             work.kind, dict(work.options), size, chosen.method, chosen.compiled, self.run.device, self.run.processors,
@@ -164,7 +164,7 @@ class VectorizingConfig:
         return {repetition: repetition for repetition in range(self.measurement.repetitions)}
 
     def wants(self, row: Measurement) -> bool:
-        """It is of one of the repetitions."""
+        """Whether a row is of one of the repetitions."""
         return row.repetition in range(self.measurement.repetitions)
 
     def to_yaml(self) -> str:

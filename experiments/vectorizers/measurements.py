@@ -12,12 +12,12 @@ class Measurement:
     """One timing of one task; or, where `status` is not `ok`, why there is none (then the figures are None)."""
 
     task: str
-    """See rows.Row."""
+    """The task's fingerprint."""
     group: str
     """Timings with the same one were made in turns: each repetition compares all ways under the same load."""
     kind: str
     options: str
-    """As JSON."""
+    """The options of the workload, as JSON."""
     size: int
     method: str
     compiled: int
@@ -47,7 +47,7 @@ class Measurement:
 
     @property
     def ok(self) -> bool:
-        """It is a timing."""
+        """Whether it is a timing."""
         return self.status == "ok"
 
     @property
@@ -58,7 +58,7 @@ class Measurement:
         return self.units / self.seconds
 
     def lacks(self) -> str | None:
-        """See rows.Row."""
+        """What the row lacks that its status requires, in words; None for a row in order."""
         if self.ok and (not self.units or not self.seconds or self.units < 0 or self.seconds < 0):
             return "found a timing (status ok) without units or seconds above 0; expected both"
         return None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from batchnuts.autobatch import pfor
 from batchnuts.experiments.harness.processes import Unavailable
@@ -27,35 +28,35 @@ def ready(task: Task) -> Ready:
     return _in_jax(work, task) if task.method == "jax" else _in_tensorflow(work, task)
 
 
-class Pfor:
-    """Ours."""
+class Pfor(Tools):
+    """The vectorizer of batchnuts."""
 
+    @override
     def rows(self, function: Callable[..., Any], *rows: Any) -> Any:
-        """See Tools."""
         return pfor.vectorized_map(lambda row: function(*row), rows, fallback=False)
 
+    @override
     def jacobian(self, function: Callable[[Any], Any], x: Any) -> Any:
-        """See Tools."""
         return pfor.jacobian(function, x)
 
 
-class TensorFlow:
-    """The one that comes with TensorFlow."""
+class TensorFlow(Tools):
+    """The vectorizer that comes with TensorFlow."""
 
+    @override
     def rows(self, function: Callable[..., Any], *rows: Any) -> Any:
-        """See Tools."""
         return tf.vectorized_map(lambda row: function(*row), rows, fallback_to_while_loop=False)
 
+    @override
     def jacobian(self, function: Callable[[Any], Any], x: Any) -> Any:
-        """See Tools."""
         return _jacobian(function, x, vectorized=True)
 
 
-class Sequential:
+class Sequential(Tools):
     """One example after another (TensorFlow may overlap ten of them), as `tf.while_loop` does it."""
 
+    @override
     def rows(self, function: Callable[..., Any], *rows: Any) -> Any:
-        """See Tools."""
         specs = [tf.TensorSpec(tensor.shape[1:], tensor.dtype) for tensor in rows]
         traced = tf.function(function, autograph=False).get_concrete_function(*specs)
         signature = tf.nest.map_structure(
@@ -63,8 +64,8 @@ class Sequential:
         )
         return tf.map_fn(lambda row: function(*row), rows, fn_output_signature=signature)
 
+    @override
     def jacobian(self, function: Callable[[Any], Any], x: Any) -> Any:
-        """See Tools."""
         return _jacobian(function, x, vectorized=False)
 
 
@@ -80,19 +81,19 @@ TOOLS: dict[str, Tools] = {"pfor": Pfor(), "tensorflow": TensorFlow(), "sequenti
 
 def _in_tensorflow(work: Work, task: Task) -> Ready:
     with place(task.device):
-        given = {name: tf.constant(array) for name, array in work.inputs.items()}
+        tensors = {name: tf.constant(array) for name, array in work.inputs.items()}
 
-    def computation(given: Any) -> Any:
+    def computation(tensors: Any) -> Any:
         if task.method == "by_hand":
             assert work.by_hand is not None
-            return work.by_hand(given)
-        return work.program(TOOLS[task.method], given)
+            return work.by_hand(tensors)
+        return work.program(TOOLS[task.method], tensors)
 
     compiled = tf.function(computation, jit_compile=task.compiled, autograph=False)
 
     def call() -> Any:
         with place(task.device):
-            result = compiled(given)
+            result = compiled(tensors)
         if task.device == "gpu":
             tf.test.experimental.sync_devices()
         return result
@@ -115,11 +116,11 @@ def _in_jax(work: Work, task: Task) -> Ready:
         def jacobian(self, function: Callable[[Any], Any], x: Any) -> Any:
             return jax.jacrev(function)(x)
 
-    given = {name: jax.numpy.asarray(array) for name, array in work.inputs.items()}
+    tensors = {name: jax.numpy.asarray(array) for name, array in work.inputs.items()}
     program = work.in_jax()
-    compiled = jax.jit(lambda given: program(Jax(), given))
+    compiled = jax.jit(lambda tensors: program(Jax(), tensors))
     return Ready(
-        lambda: jax.block_until_ready(compiled(given)),
+        lambda: jax.block_until_ready(compiled(tensors)),
         work.units,
         lambda result: [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(result)],
     )

@@ -83,7 +83,7 @@ class Kind:
     unit: str
     """The unit that one call processes, in the plural."""
     size: str
-    """What its sizes are numbers of."""
+    """The things of which its sizes are numbers."""
     methods: tuple[Method, ...]
 
 

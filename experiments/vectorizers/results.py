@@ -31,9 +31,9 @@ class VectorizingResults(PointResults[VectorizingConfig, Measurement]):
         return Value(size, statistics.median(rates), min(rates), max(rates), len(rates))
 
     def rates(self, curve: str, workload: str) -> list[Value]:
-        """Along the sizes, where there is one."""
-        found = (self.rate(curve, workload, size) for size in self.config.workloads[workload].sizes)
-        return [value for value in found if value is not None]
+        """Rates along the sizes, where there is one."""
+        rates = (self.rate(curve, workload, size) for size in self.config.workloads[workload].sizes)
+        return [value for value in rates if value is not None]
 
     def ratio(self, curve: str, over: str, workload: str, size: int) -> Ratio | None:
         """The ratio of two curves' speeds; None unless both were measured, in one group."""
@@ -45,13 +45,13 @@ class VectorizingResults(PointResults[VectorizingConfig, Measurement]):
         return Ratio(workload, Value(size, statistics.median(ratios), min(ratios), max(ratios), len(ratios)))
 
     def ratios(self, claim: Claim) -> list[Ratio]:
-        """At all points that a claim is about and that have both curves."""
-        found = []
+        """Ratios at all points that a claim is about and that have both curves."""
+        ratios = []
         for workload, size, curves in self.config.groups():
             about = claim.workloads is None or workload in claim.workloads
             if about and claim.size in (None, size) and {claim.curve, claim.over_curve} <= set(curves):
-                found.append(self.ratio(claim.curve, claim.over_curve, workload, size))
-        return [ratio for ratio in found if ratio is not None]
+                ratios.append(self.ratio(claim.curve, claim.over_curve, workload, size))
+        return [ratio for ratio in ratios if ratio is not None]
 
     def judge(self, claim: Claim) -> tuple[Ratio | None, str]:
         """The minimum of the ratios, and the verdict on the claim."""

@@ -14,12 +14,14 @@ def claims_table(results: VectorizingResults) -> str:
     rows = []
     for claim in results.config.claims.values():
         lowest, verdict = results.judge(claim)
-        seen, where = "-", "-"
+        figure, place = "-", "-"
         if lowest is not None:
-            seen = shown(lowest.value, ".3g", (claim.at_least,))
+            figure = shown(lowest.value, ".3g", (claim.at_least,))
             label = results.config.workloads[lowest.workload].label
-            where = f"{label}, {lowest.value.size:,} (minimum of {len(results.ratios(claim))})"
-        rows.append((claim.says, claim.source, _figure(results, claim), f"≥ {claim.at_least:g}", seen, where, verdict))
+            place = f"{label}, {lowest.value.size:,} (minimum of {len(results.ratios(claim))})"
+        rows.append(
+            (claim.says, claim.source, _figure(results, claim), f"≥ {claim.at_least:g}", figure, place, verdict)
+        )
     head = ("claim", "source", "figure", "holds from", "seen here (range)", "where", "verdict")
     return "## Claims\n\n" + table(head, [(*row[:-1], f"**{row[-1]}**") for row in rows])
 
@@ -31,11 +33,11 @@ def _figure(results: VectorizingResults, claim: Claim) -> str:
 
 def how_made(results: VectorizingResults) -> list[str]:
     """The days, and how the figures were summed up."""
-    used = results.runs()
+    runs = results.runs()
     lines = []
-    if used:
-        lines.append(f"- {len(used)} timings, {when(used)}.")
-        apart = max((row.difference for row in used if row.difference is not None), default=0.0)
+    if runs:
+        lines.append(f"- {len(runs)} timings, {when(runs)}.")
+        apart = max((row.difference for row in runs if row.difference is not None), default=0.0)
         lines.append(f"- The outputs of all ways agree to {apart:.1g} of their norm.")
     lines.append(
         f"- Every point has {results.config.measurement.repetitions} timings, all in measurements.csv. Speeds are "

@@ -32,7 +32,7 @@ class Task:
     size: int
     method: Method
     compiled: bool
-    """By XLA; JAX always is."""
+    """Whether XLA compiles it; it always compiles JAX."""
     device: Device
     processors: int | None
     """How many processor cores its process may use; None: all."""
@@ -43,7 +43,7 @@ class Task:
 
     @property
     def module(self) -> str:
-        """See harness.task, here and below."""
+        """The module that prepares and runs it, imported in its process only."""
         return "batchnuts.experiments.vectorizers.timing"
 
     @property
@@ -53,16 +53,16 @@ class Task:
 
     @property
     def heading(self) -> str:
-        """Workload and size."""
+        """The workload and its size."""
         return f"{self.kind} {self.options}, size {self.size}"
 
     @property
     def line(self) -> str:
-        """That of all sizes."""
+        """The fingerprint that tasks of all sizes share."""
         return replace(self, size=0).fingerprint()
 
     def process_environment(self) -> Mapping[str, str]:
-        """OpenMP's threads too are as many as the cores."""
+        """The variables of its process: OpenMP's threads too are as many as the cores."""
         cores = {} if self.processors is None else {"OMP_NUM_THREADS": str(min(self.processors, os.cpu_count() or 1))}
         return environment_for(self.device, cores)
 
@@ -75,11 +75,11 @@ class Task:
         return self.method != "jax" or find_spec("jax") is not None
 
     def failed(self, reason: str) -> str:
-        """With its size."""
+        """Why no larger size is measured after a failure."""
         return f"failed at size {self.size}: {reason}"
 
     def slow(self, seconds: float, limit: float) -> str:
-        """With its size."""
+        """Why no larger size is measured after a call took so long."""
         return f"a call with size {self.size} took {seconds:.1f} s, more than {limit:g} s"
 
     def row(self, attempt: Attempt) -> Measurement:

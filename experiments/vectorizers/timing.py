@@ -19,7 +19,7 @@ _WARM_SECONDS = 0.03
 
 @dataclass(frozen=True)
 class ReadyWay:
-    """See harness.task.Runnable."""
+    """A task made ready, in its process."""
 
     made: Ready
     calls: int
@@ -45,11 +45,13 @@ def prepare(task: Task) -> ReadyWay:
     from batchnuts.experiments.vectorizers.methods import ready  # TensorFlow sees the cores that were set
 
     began = time.perf_counter()
-    made = ready(task)
-    result = made.call()
+    computation = ready(task)
+    result = computation.call()
     seconds = time.perf_counter() - began
-    outputs = tuple(fingerprint(np.asarray(output)) for output in made.outputs(result))
+    outputs = tuple(fingerprint(np.asarray(output)) for output in computation.outputs(result))
     began = time.perf_counter()
-    made.call()
+    computation.call()
     calls = math.ceil(task.min_seconds / max(time.perf_counter() - began, 1e-9))
-    return ReadyWay(made, min(max(calls, 1), _MOST_CALLS), Preparation(seconds, outputs, {"units": made.units}))
+    return ReadyWay(
+        computation, min(max(calls, 1), _MOST_CALLS), Preparation(seconds, outputs, {"units": computation.units})
+    )

@@ -61,14 +61,14 @@ def linear(options: LinearOptions, size: int, rng: np.random.Generator) -> Work:
     """A product of one matrix with each of `size` vectors: two operations for each of its entries."""
     inputs = {"matrix": _normal(rng, options.width, options.width), "x": _normal(rng, size, options.width)}
 
-    def program(tools: Tools, given: Mapping[str, Any]) -> Any:
-        return tools.rows(lambda row: tf.linalg.matvec(given["matrix"], row), given["x"])
+    def program(tools: Tools, tensors: Mapping[str, Any]) -> Any:
+        return tools.rows(lambda row: tf.linalg.matvec(tensors["matrix"], row), tensors["x"])
 
     def in_jax() -> Program:
-        return lambda tools, given: tools.rows(lambda row: given["matrix"] @ row, given["x"])
+        return lambda tools, tensors: tools.rows(lambda row: tensors["matrix"] @ row, tensors["x"])
 
-    def by_hand(given: Mapping[str, Any]) -> Any:
-        return tf.matmul(given["x"], given["matrix"], transpose_b=True)
+    def by_hand(tensors: Mapping[str, Any]) -> Any:
+        return tf.matmul(tensors["x"], tensors["matrix"], transpose_b=True)
 
     return Work(inputs, 2e-9 * size * options.width**2, program, by_hand, in_jax)
 
@@ -85,16 +85,16 @@ def _images(options: ConvnetOptions, size: int, rng: np.random.Generator) -> dic
 def convnet(options: ConvnetOptions, size: int, rng: np.random.Generator) -> Work:
     """Logits of `size` images."""
 
-    def program(tools: Tools, given: Mapping[str, Any]) -> Any:
-        return tools.rows(lambda image: networks.convnet(image[None], given)[0], given["image"])
+    def program(tools: Tools, tensors: Mapping[str, Any]) -> Any:
+        return tools.rows(lambda image: networks.convnet(image[None], tensors)[0], tensors["image"])
 
     def in_jax() -> Program:
         from batchnuts.experiments.vectorizers import networks_jax
 
-        return lambda tools, given: tools.rows(lambda image: networks_jax.convnet(image, given), given["image"])
+        return lambda tools, tensors: tools.rows(lambda image: networks_jax.convnet(image, tensors), tensors["image"])
 
-    def by_hand(given: Mapping[str, Any]) -> Any:
-        return networks.convnet(given["image"], given)
+    def by_hand(tensors: Mapping[str, Any]) -> Any:
+        return networks.convnet(tensors["image"], tensors)
 
     return Work(_images(options, size, rng), size, program, by_hand, in_jax)
 
@@ -109,11 +109,11 @@ def convnet_gradients(options: ConvnetOptions, size: int, rng: np.random.Generat
 def _per_example_gradients(inputs: Inputs, size: int, loss: str, names: list[str], examples: tuple[str, str]) -> Work:
     """Of a loss, in `networks` and `networks_jax`, of two `examples`, by the weights called `names`."""
 
-    def program(tools: Tools, given: Mapping[str, Any]) -> Any:
-        def one(first: Any, second: Any) -> Any:
-            return _gradients(given, names, lambda weights: getattr(networks, loss)(first, second, weights))
+    def program(tools: Tools, tensors: Mapping[str, Any]) -> Any:
+        def gradient_of_example(first: Any, second: Any) -> Any:
+            return _gradients(tensors, names, lambda weights: getattr(networks, loss)(first, second, weights))
 
-        return tools.rows(one, *(given[name] for name in examples))
+        return tools.rows(gradient_of_example, *(tensors[name] for name in examples))
 
     def in_jax() -> Program:
         from batchnuts.experiments.vectorizers import networks_jax
@@ -135,18 +135,20 @@ def lstm(options: LstmOptions, size: int, rng: np.random.Generator) -> Work:
     """Last states of `size` sequences. Tokens past a sequence's end do not count."""
     inputs = _sequences(options, size, rng)
 
-    def program(tools: Tools, given: Mapping[str, Any]) -> Any:
-        return tools.rows(lambda tokens, length: networks.lstm(tokens, length, given), given["tokens"], given["length"])
+    def program(tools: Tools, tensors: Mapping[str, Any]) -> Any:
+        return tools.rows(
+            lambda tokens, length: networks.lstm(tokens, length, tensors), tensors["tokens"], tensors["length"]
+        )
 
     def in_jax() -> Program:
         from batchnuts.experiments.vectorizers import networks_jax
 
-        return lambda tools, given: tools.rows(
-            lambda tokens, length: networks_jax.lstm(tokens, length, given), given["tokens"], given["length"]
+        return lambda tools, tensors: tools.rows(
+            lambda tokens, length: networks_jax.lstm(tokens, length, tensors), tensors["tokens"], tensors["length"]
         )
 
-    def by_hand(given: Mapping[str, Any]) -> Any:
-        return networks.lstm_by_hand(given["tokens"], given["length"], given)
+    def by_hand(tensors: Mapping[str, Any]) -> Any:
+        return networks.lstm_by_hand(tensors["tokens"], tensors["length"], tensors)
 
     return Work(inputs, float(inputs["length"].sum()), program, by_hand, in_jax)
 
@@ -165,17 +167,17 @@ def lstm_jacobian(options: LstmJacobianOptions, size: int, rng: np.random.Genera
         "tokens": _normal(rng, options.tokens, options.features),
     }
 
-    def program(tools: Tools, given: Mapping[str, Any]) -> Any:
+    def program(tools: Tools, tensors: Mapping[str, Any]) -> Any:
         def readout(tokens: Any) -> Any:
-            return tf.linalg.matvec(given["readout"], networks.lstm(tokens, options.tokens, given))
+            return tf.linalg.matvec(tensors["readout"], networks.lstm(tokens, options.tokens, tensors))
 
-        return tools.jacobian(readout, given["tokens"])
+        return tools.jacobian(readout, tensors["tokens"])
 
     def in_jax() -> Program:
         from batchnuts.experiments.vectorizers import networks_jax
 
-        return lambda tools, given: tools.jacobian(
-            lambda tokens: given["readout"] @ networks_jax.lstm(tokens, options.tokens, given), given["tokens"]
+        return lambda tools, tensors: tools.jacobian(
+            lambda tokens: tensors["readout"] @ networks_jax.lstm(tokens, options.tokens, tensors), tensors["tokens"]
         )
 
     return Work(inputs, size, program, None, in_jax)
@@ -186,16 +188,16 @@ def vgg_jacobian(options: VggOptions, size: int, rng: np.random.Generator) -> Wo
     weights = networks.vgg_weights(rng, options.side, options.filters, size)
     inputs = {**weights, "image": rng.random((options.side, options.side, 3), np.float32)}
 
-    def program(tools: Tools, given: Mapping[str, Any]) -> Any:
+    def program(tools: Tools, tensors: Mapping[str, Any]) -> Any:
         return tools.jacobian(
-            lambda image: networks.vgg(image, {name: given[name] for name in weights}), given["image"]
+            lambda image: networks.vgg(image, {name: tensors[name] for name in weights}), tensors["image"]
         )
 
     def in_jax() -> Program:
         from batchnuts.experiments.vectorizers import networks_jax
 
-        return lambda tools, given: tools.jacobian(
-            lambda image: networks_jax.vgg(image, {name: given[name] for name in weights}), given["image"]
+        return lambda tools, tensors: tools.jacobian(
+            lambda image: networks_jax.vgg(image, {name: tensors[name] for name in weights}), tensors["image"]
         )
 
     return Work(inputs, size, program, None, in_jax)
@@ -207,32 +209,32 @@ def density(options: DensityOptions, size: int, rng: np.random.Generator) -> Wor
     data = target.data(rng)
     inputs = {**data, "q": 0.1 * _normal(rng, size, target.dimension), "p": _normal(rng, size, target.dimension)}
 
-    def leapfrogs(given: Mapping[str, Any], value_and_gradient: Callable[[Any], Any], loop: Any) -> Any:
+    def leapfrogs(tensors: Mapping[str, Any], value_and_gradient: Callable[[Any], Any], loop: Any) -> Any:
         def step(q: Any, p: Any, gradient: Any, total: Any) -> Any:
             p = p + 0.5 * options.step_size * gradient
             q = q + options.step_size * p
             value, gradient = value_and_gradient(q)
             return q, p + 0.5 * options.step_size * gradient, gradient, total + value
 
-        value, gradient = value_and_gradient(given["q"])
-        _, _, gradient, total = loop(options.steps, step, (given["q"], given["p"], gradient, value))
+        value, gradient = value_and_gradient(tensors["q"])
+        _, _, gradient, total = loop(options.steps, step, (tensors["q"], tensors["p"], gradient, value))
         return gradient, total
 
-    def differentiated(function: Callable[..., Any], given: Mapping[str, Any]) -> Callable[[Any], Any]:
+    def differentiated(function: Callable[..., Any], tensors: Mapping[str, Any]) -> Callable[[Any], Any]:
         def value_and_gradient(q: Any) -> Any:
             with tf.GradientTape() as tape:
                 tape.watch(q)
-                value = function(q, given)
+                value = function(q, tensors)
             return value, tape.gradient(value, q)
 
         return value_and_gradient
 
-    def program(tools: Tools, given: Mapping[str, Any]) -> Any:
-        one = differentiated(target.single, given)
-        return leapfrogs(given, lambda q: tools.rows(one, q), _loop)
+    def program(tools: Tools, tensors: Mapping[str, Any]) -> Any:
+        single = differentiated(target.single, tensors)
+        return leapfrogs(tensors, lambda q: tools.rows(single, q), _loop)
 
-    def by_hand(given: Mapping[str, Any]) -> Any:
-        return leapfrogs(given, differentiated(target.by_hand, given), _loop)
+    def by_hand(tensors: Mapping[str, Any]) -> Any:
+        return leapfrogs(tensors, differentiated(target.by_hand, tensors), _loop)
 
     def in_jax() -> Program:
         import jax
@@ -242,9 +244,9 @@ def density(options: DensityOptions, size: int, rng: np.random.Generator) -> Wor
         def loop(steps: int, step: Callable[..., Any], start: Any) -> Any:
             return jax.lax.fori_loop(0, steps, lambda _, state: step(*state), start)
 
-        def program(tools: Tools, given: Mapping[str, Any]) -> Any:
-            one = jax.value_and_grad(lambda q: densities_jax.DENSITIES[options.name](q, given))
-            return leapfrogs(given, lambda q: tools.rows(one, q), loop)
+        def program(tools: Tools, tensors: Mapping[str, Any]) -> Any:
+            single = jax.value_and_grad(lambda q: densities_jax.DENSITIES[options.name](q, tensors))
+            return leapfrogs(tensors, lambda q: tools.rows(single, q), loop)
 
         return program
 
@@ -262,24 +264,24 @@ def _normal(rng: np.random.Generator, *shape: int) -> NDArray[np.float32]:
     return rng.standard_normal(shape).astype(np.float32)
 
 
-def _gradients(given: Mapping[str, Any], names: list[str], loss: Callable[[Any], Any]) -> Any:
-    """Of the loss by the inputs named, in this order."""
+def _gradients(tensors: Mapping[str, Any], names: list[str], loss: Callable[[Any], Any]) -> Any:
+    """Gradients of the loss by the inputs named, in this order."""
     with tf.GradientTape() as tape:
-        tape.watch([given[name] for name in names])
-        value = loss(given)
-    return tape.gradient(value, [given[name] for name in names])
+        tape.watch([tensors[name] for name in names])
+        value = loss(tensors)
+    return tape.gradient(value, [tensors[name] for name in names])
 
 
 def _gradients_in_jax(loss: Callable[..., Any], names: list[str], *rows: str) -> Program:
     import jax
 
-    def program(tools: Tools, given: Mapping[str, Any]) -> Any:
-        weights = [given[name] for name in names]
+    def program(tools: Tools, tensors: Mapping[str, Any]) -> Any:
+        weights = [tensors[name] for name in names]
 
-        def one(*row: Any) -> Any:
+        def gradient_of_example(*row: Any) -> Any:
             return jax.grad(lambda weights: loss(*row, dict(zip(names, weights, strict=True))))(weights)
 
-        return tools.rows(one, *(given[name] for name in rows))
+        return tools.rows(gradient_of_example, *(tensors[name] for name in rows))
 
     return program
 

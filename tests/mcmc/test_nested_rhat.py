@@ -101,8 +101,8 @@ def test_at_stationarity_its_square_exceeds_one_by_one_over_the_draws_of_a_super
     assert abs(excess.mean() - expected) < 4 * error
     assert scale.mean() == pytest.approx(expected, rel=0.05)
     noise = module._noise(scale, np.repeat(np.arange(16), each), 1)
-    np.testing.assert_allclose(noise.asked(1.01) ** 2, 1.01**2 + scale)
-    assert (rhat < noise.asked(1.01)).mean() > 0.75
+    np.testing.assert_allclose(noise.limits_for(1.01) ** 2, 1.01**2 + scale)
+    assert (rhat < noise.limits_for(1.01)).mean() > 0.75
     assert 0 <= (rhat > noise.limits(1)).mean() <= 0.016
 
 

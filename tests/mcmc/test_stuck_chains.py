@@ -55,7 +55,7 @@ def test_one_stuck_chain_is_found(failure: object, chains: int) -> None:
     if failure is one_elsewhere:
         assert decision.missing == "chain 5 stays away from all others, in c"
         nested = nested_of(reduce_draws(in_order(values), {NESTED}), superchain_of(chains, 16))
-        assert (nested.rhat < nested.noise.asked(1.05)).all(), "unseen"
+        assert (nested.rhat < nested.noise.limits_for(1.05)).all(), "unseen"
 
 
 def two_modes(chains: int, share: float, seed: int = 1) -> np.ndarray:
@@ -83,7 +83,7 @@ def test_equal_modes_that_start_in_one_point_or_in_each() -> None:
     mixed[np.arange(256) // 16 % 2 == 0, :, 1] += 10.0
     apart[superchain % 2 == 0, :, 1] += 10.0
     of_mixed, of_apart = (nested_of(reduce_draws(in_order(x), {NESTED}), superchain) for x in (mixed, apart))
-    assert of_mixed.rhat[1] < of_mixed.noise.asked(1.01)[1] < 2.0 < of_apart.rhat[1]
+    assert of_mixed.rhat[1] < of_mixed.noise.limits_for(1.01)[1] < 2.0 < of_apart.rhat[1]
     names = ("a", "b", "c", "d")
     found = diagnose(mixed, names, superchain=superchain)
     assert found.agrees

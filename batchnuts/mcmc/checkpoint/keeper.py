@@ -67,19 +67,19 @@ class Keeper:
         self.seconds = seconds
         self.config = config
         self.saved = saved
-        """Until the run goes on from it."""
+        """The checkpoint from which the run resumes; None once it goes on."""
         self.goes_on = saved is not None
-        """Whether the run has not come beyond that: it is not replaced before."""
+        """Whether the run has not come beyond the checkpoint, which is not replaced before."""
         self._parts: tuple[str, ...] = ()
         """Files that the next storage reads."""
         self.place: Any = None
         """Where the stretch under way began."""
         self.began = 0.0
-        """When: of time.perf_counter."""
+        """The time at which the stretch began, by time.perf_counter."""
         self.spent: Any = None
-        """What phases had taken then: a copy."""
+        """What phases had taken then, as a copy."""
         self.density: Any = None
-        """See SavedRun; None until it is needed."""
+        """`SavedRun.density`; None until it is needed."""
         self._last = time.monotonic()
         self._lock: int | None = None
         if saved is not None:
@@ -91,22 +91,22 @@ class Keeper:
         self.began = time.perf_counter() - elapsed
 
     def go_on(self) -> SavedRun | None:
-        """What the stretch that begins now goes on from; from then on nothing is."""
+        """The saved stretch from which the one that begins now goes on; later ones have none."""
         saved, self.saved = self.saved, None
         self._parts = () if saved is None else saved.parts
         return saved
 
     def due(self) -> bool:
-        """Whether it is time for one."""
+        """Whether it is time for a checkpoint."""
         return self.seconds is not None and time.monotonic() - self._last >= self.seconds
 
     def make_storage(self, like: Record, chains: int, transitions: int, room: int | None = None) -> LoggedStorage:
-        """See MakeStorage: that of the stretch under way."""
+        """Make the storage of the stretch under way: a MakeStorage."""
         parts, self._parts = self._parts, ()  # another attempt begins from the start
         return LoggedStorage(like, chains, transitions, room, folder=self.folder, parts=parts)
 
     def make_folder(self) -> None:
-        """Where it is not there yet. Raises OSError."""
+        """Make the folder where there is none yet. Raises OSError."""
         self.folder.mkdir(exist_ok=True)
         if self._lock is None:
             self._hold()
@@ -120,12 +120,12 @@ class Keeper:
                 path.unlink(missing_ok=True)
 
     def failed(self, error: OSError) -> None:
-        """Say that one could not be written; the run goes on, and the last one stays."""
+        """Say that a checkpoint could not be written; the run goes on, and the last one stays."""
         self._last = time.monotonic()
-        again = f", and another is tried in {self.seconds:g} s" if self.seconds is not None else ""
+        retry = f", and another is tried in {self.seconds:g} s" if self.seconds is not None else ""
         say(
             f"warning: no checkpoint could be written to {self.folder} ({error.strerror or error}); the run goes "
-            f"on{again}."
+            f"on{retry}."
         )
 
     def remove(self) -> None:

@@ -22,9 +22,9 @@ class SavedRun:
     config: dict[str, Any]
     """All settings, as the run was started with them."""
     made_with: dict[str, str]
-    """See `made_with`."""
+    """The versions of what makes the run's numbers, as `made_with` gives them."""
     model: dict[str, str]
-    """See `described`."""
+    """The model in words, as `described` gives it."""
     chains: int
     chains_reason: str
     backend: str
@@ -36,17 +36,17 @@ class SavedRun:
     tuning: Tuning | None
     """The tuning of an earlier run, from which warmup began."""
     seconds: dict[str, float]
-    """That phases took before this stretch."""
+    """Seconds that phases took before this stretch."""
     counts: dict[str, Any]
-    """Likewise: Counts (execution/runner.py)."""
+    """Counts (execution/runner.py) of phases before this stretch."""
     elapsed: float
     """Seconds since the stretch began."""
     stretch: Any
-    """See Runner.saved; None where the stretch had not begun."""
+    """The stretch, as `Runner.saved` gives it; None where it had not begun."""
     parts: tuple[str, ...]
     """Files with the stretch's records (storage/logged.py), in order."""
     interim_analyses: Any
-    """See InterimAnalyses.saved; None without."""
+    """The state that `InterimAnalyses.saved` gives; None for a run without them."""
     history: Any
     """What was done at which time: HistoryKeeper (history.py)."""
 
@@ -71,8 +71,8 @@ class SavedRun:
 def require_same(saved: SavedRun, model: Model, backend: str) -> None:
     """Refuse a checkpoint that cannot go on exactly, with what differs. Raises CheckpointError."""
     problems = [
-        f"{name}: {then} then, {now or 'missing'} now"
-        for name, then, now in _differences(saved.made_with, made_with(backend))
+        f"{name}: {earlier} then, {current or 'missing'} now"
+        for name, earlier, current in _differences(saved.made_with, made_with(backend))
     ]
     if problems:
         raise CheckpointError(
@@ -91,30 +91,32 @@ ROUNDING = 1000
 """Two compiled programs may give numbers that differ by so many units of it, of the largest number."""
 
 
-def require_same_density(saved: SavedRun, now: tuple[NDArray[Any], NDArray[Any]]) -> None:
-    """The same where the density, evaluated at the same positions, gives other numbers.
+def require_same_density(saved: SavedRun, current: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    """Raise CheckpointError where the density, evaluated at the same positions, gives other numbers.
 
     Those of a run that had ended come from another program, so they are compared up to rounding.
     """
-    for what, then, found in zip(("log-density", "gradient"), saved.density, now, strict=True):
-        if np.isnan(then).all():  # it is not known
+    for quantity, earlier, values in zip(("log-density", "gradient"), saved.density, current, strict=True):
+        if np.isnan(earlier).all():  # it is not known
             continue
         about = 0.0
         if saved.stretch is None and getattr(saved.place, "earlier", None):
-            about = ROUNDING * float(np.finfo(then.dtype).eps * np.abs(then[np.isfinite(then)]).max(initial=0.0))
+            about = ROUNDING * float(
+                np.finfo(earlier.dtype).eps * np.abs(earlier[np.isfinite(earlier)]).max(initial=0.0)
+            )
         with np.errstate(invalid="ignore"):
-            same = (then == found) | (np.isnan(then) & np.isnan(found)) | (np.abs(then - found) <= about)
-        differs = ~same.reshape(len(then), -1).all(axis=1)
+            same = (earlier == values) | (np.isnan(earlier) & np.isnan(values)) | (np.abs(earlier - values) <= about)
+        differs = ~same.reshape(len(earlier), -1).all(axis=1)
         if differs.any():
             chain = int(np.argmax(differs))
             raise CheckpointError(
-                f"The model's {what} has other values than when the checkpoint was written (at the position of chain "
-                f"{chain}: {found[chain]}, and {then[chain]} then): its code or data have changed, or the processor is "
-                "of another kind. Restore them as they were, or begin again."
+                f"The model's {quantity} has other values than when the checkpoint was written (at the position of "
+                f"chain {chain}: {values[chain]}, and {earlier[chain]} then): its code or data have changed, or the "
+                "processor is of another kind. Restore them as they were, or begin again."
             )
 
 
-def _differences(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    for name in sorted(then.keys() | now.keys()):
-        if then.get(name) != now.get(name):
-            yield name, then.get(name, "missing"), now.get(name, "")
+def _differences(earlier: Mapping[str, str], current: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    for name in sorted(earlier.keys() | current.keys()):
+        if earlier.get(name) != current.get(name):
+            yield name, earlier.get(name, "missing"), current.get(name, "")

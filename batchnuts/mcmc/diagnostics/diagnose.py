@@ -53,7 +53,7 @@ MOST_NAMES = 5
 COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat")
 """What is computed of each coefficient; `batchnuts/report/table.py` prints it."""
 RUNNING_COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_mean", "r_hat")
-"""The same where draws were not kept (running_summary.py)."""
+"""The columns where draws were not kept (running_summary.py)."""
 
 AT_ONCE = min(2, os.cpu_count() or 1)
 """Threads, where WORK allows: sorting is bound by memory bandwidth."""
@@ -106,7 +106,7 @@ class Diagnostics:
     stuck: tuple[int, ...] = ()
     """The numbers of chains that stay away from all others."""
     low: tuple[int, ...] = ()
-    """Those of them whose log-density is far below that of the others."""
+    """The stuck chains whose log-density is far below that of the others."""
     late: tuple[int, ...] = ()
     """The numbers of chains with draws far from all others, as those that had not arrived (`late_chains.py`)."""
     not_finite: Mapping[str, int | None] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Diagnostics:
 
     @property
     def divergent_share(self) -> float:
-        """Of all draws, those whose trajectory diverged."""
+        """The share of draws whose trajectory diverged."""
         return self.divergences / (self.chains * self.draws)
 
     @property
@@ -187,11 +187,11 @@ class Diagnostics:
         else:
             worst = int(self.worst_first()[0])
             value = self.deciding_rhat[worst]
-            shown = "not defined (it never moved)" if np.isnan(value) else f"{value:.4f}"
+            worst_value = "not defined (it never moved)" if np.isnan(value) else f"{value:.4f}"
             agree = "yes" if self.agrees else "no"
-            which = f"all {count} coefficients" if count > 1 else "the one coefficient"
+            scope = f"all {count} coefficients" if count > 1 else "the one coefficient"
             below = f" (limit {self.limit:.4f})" if self._by_chance else ""
-            lines = [f"{self._kind()} on {which}: {agree}, worst {self.names[worst]} = {shown}{below}"]
+            lines = [f"{self._kind()} on {scope}: {agree}, worst {self.names[worst]} = {worst_value}{below}"]
             lines += self._stuck()
         ess = self.ess
         if np.isfinite(ess).any():
@@ -232,7 +232,7 @@ class Diagnostics:
         return "\n".join(lines)
 
     def _stuck(self) -> list[str]:
-        """What was found of stuck chains, in words."""
+        """Sentences about chains that are stuck, or whose draws lie far away."""
         lines = []
         if self.stuck:
             lines.append(
@@ -260,19 +260,21 @@ class Diagnostics:
         if self.running:  # of which log-densities are not known
             return f"That is {slowly}, or where the density is low."
         high = tuple(number for number in self.stuck if number not in self.low)
-        said = []
+        sentences = []
         if self.low:
-            said.append(f"The log-density of {named_chains(self.low)} is far below the others': a bad place.")
+            sentences.append(f"The log-density of {named_chains(self.low)} is far below the others': a bad place.")
         if high:
-            said.append(f"The log-density of {named_chains(high)} is like the others': {slowly}; compare their draws.")
-        return " ".join(said)
+            sentences.append(
+                f"The log-density of {named_chains(high)} is like the others': {slowly}; compare their draws."
+            )
+        return " ".join(sentences)
 
     def _kind(self) -> str:
         """Which R-hat decides, with its limit, in words."""
         kind = "R-hat" if self.nested is None else "Nested R-hat"
         limit = f"< {RHAT_LIMIT:g}{' or what chance allows' if self._by_chance else ''}"
-        each = self.chains / max(self.superchains, 1)
-        size = f"{'about ' * (each != int(each))}{each:.0f}"
+        per_superchain = self.chains / max(self.superchains, 1)
+        size = f"{'about ' * (per_superchain != int(per_superchain))}{per_superchain:.0f}"
         groups = "" if self.nested is None else f" ({self.superchains} superchains of {size} chains)"
         return f"{kind}{' of moments' * self.running} {limit}{groups}"
 
@@ -284,15 +286,15 @@ class Diagnostics:
 
     @property
     def size_in_words(self) -> str:
-        """What `ess` is."""
+        """The name of what `ess` is."""
         return "ESS of a mean, by batch means" if self.running else "bulk ESS"
 
 
 def _some(names: Sequence[str]) -> str:
     """The first names as the subject of a sentence, with its verb."""
     more = len(names) - MOST_NAMES
-    shown = f"{', '.join(names[:MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"
-    return f"{shown} {'lies' if len(names) == 1 else 'lie'}"
+    listing = f"{', '.join(names[:MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"
+    return f"{listing} {'lies' if len(names) == 1 else 'lie'}"
 
 
 def diagnose(
@@ -345,14 +347,14 @@ def diagnose(
     noises: list[RhatNoise] = []
     log_ratio = np.full(chains, np.inf)
     of_all = len(names)
-    for part, (found, seen, noise, of_part) in _in_parts(
+    for part, (statistics, stuck_evidence, noise, ratio_of_part) in _in_parts(
         blocks, wanted, lambda reduced: _judged(reduced, wanted, nested, of_all)
     ):
-        log_ratio = np.minimum(log_ratio, of_part)
-        for name, values in found.items():
+        log_ratio = np.minimum(log_ratio, ratio_of_part)
+        for name, values in statistics.items():
             columns[name][part] = values
-        if seen is not None:
-            evidence.append((part, seen))
+        if stuck_evidence is not None:
+            evidence.append((part, stuck_evidence))
         if noise is not None:
             noises.append(noise)
     is_late = np.isfinite(log_ratio)
@@ -362,7 +364,7 @@ def diagnose(
         is_late |= late_by_density(log_density)
     of_nested = columns.pop(NESTED)
     stuck = [stuck_of(_within(evidence, *bounds), chains, bounds[1] - bounds[0]) for bounds in _bounds(blocks)]
-    is_stuck = np.any([one.mask for one in stuck], axis=0)
+    is_stuck = np.any([of_block.mask for of_block in stuck], axis=0)
     numbered = np.arange(chains) if numbers is None else numbers
     is_low = np.zeros(chains, bool)
     if log_density is not None and is_stuck.any():
@@ -379,7 +381,7 @@ def diagnose(
         nested=None if nested is None else of_nested,
         superchains=count,
         limits=joined_noise(noises).limits(len(names)) if noises else None,
-        persistence=None if nested is None else np.concatenate([one.persistence for one in stuck]),
+        persistence=None if nested is None else np.concatenate([of_block.persistence for of_block in stuck]),
         stuck=tuple(numbered[is_stuck].tolist()),
         low=tuple(numbered[is_low].tolist()),
         late=tuple(numbered[is_late & ~is_stuck].tolist()),
@@ -391,54 +393,54 @@ def bulk_ess(position: NDArray[Any]) -> NDArray[np.float64]:
 
     NaN as in Diagnostics. Raises DiagnosticsError for draws that are not finite.
     """
-    found = np.full(position.shape[2], np.nan)
+    sizes = np.full(position.shape[2], np.nan)
     if position.shape[1] >= MINIMUM_DRAWS:
         names = {"ess_bulk"}
         for part, values in _in_parts([position], names, lambda reduced: convergence_of(reduced, names)["ess_bulk"]):
-            found[part] = values
-    return found
+            sizes[part] = values
+    return sizes
 
 
 def diagnostics_bytes(chains: int, draws: int, count: int, item: int) -> int:
     """Bytes that `diagnose` takes for `count` coefficients whose draws have `item` bytes: for those that are read
     at a time, and for what is computed of them."""
-    threads, each, columns = _portions(chains, draws, count, item)
-    return chains * draws * (columns * item + threads * each * WORKING_BYTES) + threads * OF_BLOCKS
+    threads, per_thread, columns = _portions(chains, draws, count, item)
+    return chains * draws * (columns * item + threads * per_thread * WORKING_BYTES) + threads * OF_BLOCKS
 
 
 def _portions(chains: int, draws: int, count: int, item: int) -> tuple[int, int, int]:
     """Threads, coefficients that one of them looks at together, and coefficients that are read at a time."""
-    one = chains * draws
-    threads = AT_ONCE if AT_ONCE * one * WORKING_BYTES <= WORK else 1
-    each = max(1, min(BLOCK // one, -(-count // threads)))
-    together = threads * each
-    fit = min(READ // (one * item), count // SHARE)
-    return threads, each, min(max(1, fit // together) * together, count)
+    per_coefficient = chains * draws
+    threads = AT_ONCE if AT_ONCE * per_coefficient * WORKING_BYTES <= WORK else 1
+    per_thread = max(1, min(BLOCK // per_coefficient, -(-count // threads)))
+    together = threads * per_thread
+    fit = min(READ // (per_coefficient * item), count // SHARE)
+    return threads, per_thread, min(max(1, fit // together) * together, count)
 
 
 def _in_parts(
-    blocks: Sequence[DrawBlock], wanted: set[str], of: Callable[[Reduced], Any]
+    blocks: Sequence[DrawBlock], wanted: set[str], reduction: Callable[[Reduced], Any]
 ) -> Iterator[tuple[slice, Any]]:
     """What a function gives of the reduced draws of some coefficients after others, with their numbers."""
     chains, draws, _ = blocks[0].shape
     count = sum(block.shape[2] for block in blocks)
-    threads, each, width = _portions(chains, draws, count, max(block.dtype.itemsize for block in blocks))
+    threads, per_thread, width = _portions(chains, draws, count, max(block.dtype.itemsize for block in blocks))
     scores = functools.cache(NormalScores)
 
-    def one(values: NDArray[Any]) -> Any:
+    def reduce_part(values: NDArray[Any]) -> Any:
         reduced = reduce_draws(values, wanted, scores)
         if not reduced.finite.all():
             raise DiagnosticsError("Some draws are NaN or infinite; they cannot be summarised.")
-        return of(reduced)
+        return reduction(reduced)
 
     with ThreadPoolExecutor(threads) as pool:
         for start in range(0, count, width):
             stop = min(start + width, count)
             values = columns_of(blocks, slice(start, stop))
-            parts = range(0, stop - start, each)
-            results = pool.map(one, [values[part : part + each] for part in parts])
+            parts = range(0, stop - start, per_thread)
+            results = pool.map(reduce_part, [values[part : part + per_thread] for part in parts])
             for part, result in zip(parts, results, strict=True):
-                yield slice(start + part, min(start + part + each, stop)), result
+                yield slice(start + part, min(start + part + per_thread, stop)), result
             del values, results  # before others are read
 
 
@@ -447,19 +449,19 @@ def _judged(
 ) -> tuple[dict[str, NDArray[np.float64]], StuckEvidence | None, RhatNoise | None, NDArray[np.float64]]:
     """COLUMNS and NESTED, as far as they are wanted, what is seen of stuck chains, the noise of R-hat, and by how much
     chains are late in some of so many coefficients (`late_by_moments`)."""
-    found = _summary(reduced) | convergence_of(reduced, wanted)
+    statistics = _summary(reduced) | convergence_of(reduced, wanted)
     noise = rhat_noise_of(reduced) if NOISE in wanted else None
     if superchain is not None:
         nested = nested_of(reduced, superchain)
-        found[NESTED], noise = nested.rhat, nested.noise
+        statistics[NESTED], noise = nested.rhat, nested.noise
     log_ratio = np.full(reduced.chains, np.inf)
     if reduced.values is not None:
         log_ratio = late_by_moments(reduced.values.mean, reduced.values.variance, coefficients)
-    return found, evidence_of(reduced) if STUCK in wanted else None, noise, log_ratio
+    return statistics, evidence_of(reduced) if STUCK in wanted else None, noise, log_ratio
 
 
 def _summary(reduced: Reduced) -> dict[str, NDArray[np.float64]]:
-    """Of coefficients that do not vary: their only value."""
+    """Mean, deviation and quantiles; coefficients that do not vary have their only value."""
     moments = reduced.values
     if moments is None:
         nothing = np.empty(0)
@@ -467,11 +469,11 @@ def _summary(reduced: Reduced) -> dict[str, NDArray[np.float64]]:
     else:
         count = moments.mean.shape[1] * reduced.draws
         mean, variance, (low, high) = moments.overall_mean, moments.overall_variance, reduced.quantiles
-    one = reduced.chains * reduced.draws == 1
+    single_draw = reduced.chains * reduced.draws == 1
     sd = np.sqrt(variance * (count / max(count - 1, 1)))
     return {
         "mean": reduced.of_all(mean, reduced.first),
-        "sd": reduced.of_all(sd, np.nan if one else 0.0),
+        "sd": reduced.of_all(sd, np.nan if single_draw else 0.0),
         "5%": reduced.of_all(low, reduced.first),
         "95%": reduced.of_all(high, reduced.first),
     }
@@ -484,13 +486,13 @@ def _bounds(blocks: Sequence[DrawBlock]) -> list[tuple[int, int]]:
 
 
 def _within(parts: Sequence[tuple[slice, StuckEvidence]], first: int, last: int) -> Iterator[StuckEvidence]:
-    """What is seen of the coefficients of one block."""
-    for part, seen in parts:
+    """The evidence of the coefficients of one block."""
+    for part, evidence in parts:
         low, high = max(part.start, first), min(part.stop, last)
         if low < high:
-            yield seen.of(slice(low - part.start, high - part.start))
+            yield evidence.of(slice(low - part.start, high - part.start))
 
 
 def _count(values: NDArray[Any] | DrawBlock | None, counts: Callable[[NDArray[Any]], Any] = np.asarray) -> int:
-    """How many are true, or what a function gives of them is."""
+    """The number of values that are true, or of which a function gives true."""
     return 0 if values is None else sum(int(np.count_nonzero(counts(part))) for *_, part in parts_of(as_block(values)))

@@ -40,7 +40,7 @@ NUMBERS = tuple(field.name for field in fields(Diagnostics) if field.name not in
 """Fields of Diagnostics that are attributes."""
 
 
-def keep_diagnostics(location: OutputLocation, found: Diagnostics) -> None:
+def keep_diagnostics(location: OutputLocation, diagnostics: Diagnostics) -> None:
     """Put what was found of all draws of a Zarr store into it; readers see it whole or not at all.
 
     Raises OutputError where it cannot be written: the store is as it was then.
@@ -49,7 +49,7 @@ def keep_diagnostics(location: OutputLocation, found: Diagnostics) -> None:
 
     try:
         files = ZarrFilesBeside.of_store(place_of(location))
-        files.replace(GROUP, diagnostics_group(found))
+        files.replace(GROUP, diagnostics_group(diagnostics))
         files.commit({})
         files.sync()
         files.forget()
@@ -57,23 +57,23 @@ def keep_diagnostics(location: OutputLocation, found: Diagnostics) -> None:
         raise OutputError(f"The diagnostics cannot be written to {location}: {reason_of(error)}.") from error
 
 
-def diagnostics_group(found: Diagnostics) -> xarray.Dataset:
+def diagnostics_group(diagnostics: Diagnostics) -> xarray.Dataset:
     """Along `coefficient`: the columns, nested R-hat, limits of R-hat, persistence; along `stuck` and `late`: chains.
 
     Raises ValueError for those of draws that were not kept.
     """
     import xarray
 
-    if found.running:
+    if diagnostics.running:
         raise ValueError("Of draws that were not kept, the group `summary` has the diagnostics.")
-    arrays = {name: getattr(found, name) for name in ARRAYS}
-    of_each = found.columns | {name: values for name, values in arrays.items() if values is not None}
+    arrays = {name: getattr(diagnostics, name) for name in ARRAYS}
+    of_each = diagnostics.columns | {name: values for name, values in arrays.items() if values is not None}
     group = xarray.Dataset(
         {name: ("coefficient", values) for name, values in of_each.items()}
-        | {f"{name}_chains": (name, np.array(getattr(found, name), np.int64)) for name in CHAINS},
-        coords={"coefficient": np.array(found.names)},
-        attrs={name: getattr(found, name) for name in NUMBERS}
-        | {name: json.dumps(getattr(found, name)) for name in TEXTS},
+        | {f"{name}_chains": (name, np.array(getattr(diagnostics, name), np.int64)) for name in CHAINS},
+        coords={"coefficient": np.array(diagnostics.names)},
+        attrs={name: getattr(diagnostics, name) for name in NUMBERS}
+        | {name: json.dumps(getattr(diagnostics, name)) for name in TEXTS},
     )
     return group.assign_attrs({ESTIMATORS: _estimators() or "", DIGEST: _digest(group)})
 

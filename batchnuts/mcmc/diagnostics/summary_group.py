@@ -55,12 +55,12 @@ def summary_group(
     import xarray
 
     moments, variance, precision = running.moments, running.variance, running.precision()
-    kept, not_finite = np.ones(len(names), bool), np.zeros(len(names), bool)
+    included, not_finite = np.ones(len(names), bool), np.zeros(len(names), bool)
     low, high = running.range()
     if may_be_constant is not None:
         not_finite = may_be_constant & ~np.isfinite(variance) & (running.total > 1)
         varies = (variance > 0) & vary_beyond_rounding(low, high, running.dtype)
-        kept = ~may_be_constant | (np.isfinite(variance) & varies)
+        included = ~may_be_constant | (np.isfinite(variance) & varies)
     of_each: dict[str, NDArray[Any]] = {
         "mean": running.pooled_mean,
         "sd": np.sqrt(variance) if running.total > 1 else np.full(len(names), np.nan),
@@ -78,22 +78,22 @@ def summary_group(
     else:
         noise = running.rhat_noise()
     half = running.whole_segments // 2 * running.length
-    stuck = stuck_of([evidence_of_moments(moments.of(kept), running.count, half)], len(chains), int(kept.sum()))
-    entries: dict[str, tuple[Any, ...]] = {name: ("coefficient", values[kept]) for name, values in of_each.items()}
-    entries["r_hat_limit"] = ("coefficient", noise.limits(int(kept.sum()))[kept])
+    stuck = stuck_of([evidence_of_moments(moments.of(included), running.count, half)], len(chains), int(included.sum()))
+    entries: dict[str, tuple[Any, ...]] = {name: ("coefficient", values[included]) for name, values in of_each.items()}
+    entries["r_hat_limit"] = ("coefficient", noise.limits(int(included.sum()))[included])
     entries["persistence"] = ("coefficient", stuck.persistence)
-    entries["quantiles"] = (("quantile", "coefficient"), running.quantiles(PROBABILITIES)[:, kept])
+    entries["quantiles"] = (("quantile", "coefficient"), running.quantiles(PROBABILITIES)[:, included])
     if (covariance := running.covariance) is not None:
-        entries["covariance"] = (("coefficient", "other"), covariance[np.ix_(kept, kept)])
-    entries["chain_mean"] = (("chain", "coefficient"), moments.mean[kept].T)
-    entries["chain_sd"] = (("chain", "coefficient"), np.sqrt(moments.variance[kept].T))
+        entries["covariance"] = (("coefficient", "other"), covariance[np.ix_(included, included)])
+    entries["chain_mean"] = (("chain", "coefficient"), moments.mean[included].T)
+    entries["chain_sd"] = (("chain", "coefficient"), np.sqrt(moments.variance[included].T))
     entries["stuck"] = ("chain", stuck.mask)
-    late = np.isfinite(late_by_moments(moments.mean[kept], moments.variance[kept], int(kept.sum())))
+    late = np.isfinite(late_by_moments(moments.mean[included], moments.variance[included], int(included.sum())))
     entries["late"] = ("chain", late & ~stuck.mask)
     entries |= {name: ("chain", sums) for name, sums in totals.sums.items()}
     entries["acceptance_rate"] = ("chain", totals.sums["acceptance_rate"] / max(totals.count, 1))
     entries["tree_depth"] = ("depth", totals.depths)
-    labels = np.array(names)[kept]
+    labels = np.array(names)[included]
     described = {
         name: (dims, values, {"estimator": ESTIMATORS[name]} if name in ESTIMATORS else {})
         for name, (dims, values) in entries.items()

@@ -75,18 +75,19 @@ class Check:
 
     def __str__(self) -> str:
         head = "OK" if self.ok else "NOT OK"
-        found = self.diagnostics
-        has = "has" if len(found.late) == 1 else "have"
-        late = f"; {named_chains(found.late)} {has} draws far from all others" if found.late else ""
-        return f"{head}: {in_words(found.chains, 'chain')} x {in_words(found.draws, 'draw')}{late}\n{self.lines()}"
+        diagnostics = self.diagnostics
+        verb = "has" if len(diagnostics.late) == 1 else "have"
+        late = f"; {named_chains(diagnostics.late)} {verb} draws far from all others" if diagnostics.late else ""
+        size = f"{in_words(diagnostics.chains, 'chain')} x {in_words(diagnostics.draws, 'draw')}"
+        return f"{head}: {size}{late}\n{self.lines()}"
 
     def __repr__(self) -> str:
         return str(self)
 
     def lines(self) -> str:
         """What was found, one line each, and then the advice."""
-        found = [self.diagnostics.verdict(), *filter(None, [self.restarted])]
-        return "\n".join([*found, *(f"-> {line}" for line in self.advice)])
+        lines = [self.diagnostics.verdict(), *filter(None, [self.restarted])]
+        return "\n".join([*lines, *(f"-> {line}" for line in self.advice)])
 
 
 def check(result: Any) -> Check:
@@ -106,8 +107,8 @@ def check(result: Any) -> Check:
         )
     if not posterior.sizes["draw"]:
         raise DiagnosticsError("There is no draw that every chain has; see the group 'unfinished' for those that are.")
-    found = diagnose_groups(posterior, _group(result, "sample_stats"))
-    return judge(found, made_by(posterior.attrs))
+    diagnostics = diagnose_groups(posterior, _group(result, "sample_stats"))
+    return judge(diagnostics, made_by(posterior.attrs))
 
 
 def diagnose_groups(posterior: AnyGroup, stats: AnyGroup | None) -> Diagnostics:
@@ -118,34 +119,36 @@ def diagnose_groups(posterior: AnyGroup, stats: AnyGroup | None) -> Diagnostics:
     everywhere.
     """
     posterior = _as_group(posterior)
-    found = {} if stats is None else _as_group(stats).arrays
+    arrays = {} if stats is None else _as_group(stats).arrays
     flags: dict[str, Any] = {}
     for name in ("diverging", "reached_max_treedepth"):
-        if name in found:
-            flags[name] = VariableBlock(found[name].ordered("chain", "draw"))
+        if name in arrays:
+            flags[name] = VariableBlock(arrays[name].ordered("chain", "draw"))
     numbers = posterior.labels("chain")
     flags["numbers"] = numbers
     if (count := int(posterior.attrs.get("superchains", 0))) > 1:
         flags["superchain"] = superchain_of(int(numbers.max()) + 1, count)[numbers]
-    if "max_energy_error" in found and "diverging" in found:
-        flags["left_support"] = VariableBlock(found["max_energy_error"].ordered("chain", "draw"))
-    if "lp" in found:
-        flags["log_density"] = VariableBlock(found["lp"].ordered("chain", "draw"))
+    if "max_energy_error" in arrays and "diverging" in arrays:
+        flags["left_support"] = VariableBlock(arrays["max_energy_error"].ordered("chain", "draw"))
+    if "lp" in arrays:
+        flags["log_density"] = VariableBlock(arrays["lp"].ordered("chain", "draw"))
     judged, not_finite = _judged(posterior)
-    result = diagnose([one.block for one in judged], [name for one in judged for name in one.names], **flags)
+    result = diagnose(
+        [variable.block for variable in judged], [name for variable in judged for name in variable.names], **flags
+    )
     # quantities that are generated may lie near a number by what they are, as a probability near 1
-    dtypes = [None if one.generated else one.block.dtype for one in judged for _ in one.names]
+    dtypes = [None if variable.generated else variable.block.dtype for variable in judged for _ in variable.names]
     coarse = coarse_of(result.names, result.columns["mean"], result.columns["sd"], dtypes)
     return replace(result, not_finite=not_finite, coarse=coarse)
 
 
 @dataclass(frozen=True, eq=False)
 class _Judged:
-    """What is judged of one variable."""
+    """The coefficients of one variable that are judged."""
 
     block: VariableBlock
     names: list[str]
-    """Of its coefficients."""
+    """Names of its coefficients."""
     generated: bool
 
 
@@ -155,32 +158,32 @@ def coefficients(posterior: AnyGroup, judged: Collection[str] | None = None) -> 
     Without those that `diagnose_groups` leaves out. Of a group that was opened lazily no draws stay in memory; those of
     generated quantities are read once, but not where `judged` has the names of all that were diagnosed.
     """
-    found, _ = _judged(_as_group(posterior), judged)
-    return [one.block for one in found], [name for one in found for name in one.names]
+    variables, _ = _judged(_as_group(posterior), judged)
+    return [variable.block for variable in variables], [name for variable in variables for name in variable.names]
 
 
 def _judged(posterior: Group, judged: Collection[str] | None = None) -> tuple[list[_Judged], dict[str, int | None]]:
     """The same by variable; and of how many draws the generated quantities that are left out are not finite."""
-    known = None if judged is None else frozenset(judged)
-    kept: list[_Judged] = []
+    judged_names = None if judged is None else frozenset(judged)
+    variables: list[_Judged] = []
     not_finite: dict[str, int | None] = {}
     for variable, array in posterior.arrays.items():
-        rest = [d for d in array.dims if d not in ("chain", "draw")]
-        ordered = array.ordered("chain", "draw", *rest)
+        axes = [d for d in array.dims if d not in ("chain", "draw")]
+        ordered = array.ordered("chain", "draw", *axes)
         block = VariableBlock(ordered)
-        names = labelled_elements(variable, [posterior.labels(d) for d in rest])
+        names = labelled_elements(variable, [posterior.labels(d) for d in axes])
         generated = bool(array.attrs.get("generated"))
         varies = elements_that_vary(array.attrs.get("support", ""), ordered.shape[2:]).reshape(-1)
-        if generated and known is not None:
-            varies = np.array([name in known for name in names], bool)
+        if generated and judged_names is not None:
+            varies = np.array([name in judged_names for name in names], bool)
         elif generated:
             varies, bad = _vary(block)
             not_finite |= {name: int(count) for name, count in zip(names, bad, strict=True) if count}
         if not varies.all():
             block = VariableBlock(ordered, np.flatnonzero(varies))
             names = list(itertools.compress(names, varies))
-        kept.append(_Judged(block, names, generated))
-    return kept, not_finite
+        variables.append(_Judged(block, names, generated))
+    return variables, not_finite
 
 
 def _vary(block: VariableBlock) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
@@ -203,7 +206,7 @@ class RunMade:
     target_acceptance: float | None = None
     metric: str | None = None
     dtype: str | None = None
-    """Of the position."""
+    """The dtype of the position."""
     until: Mapping[str, Any] | None = None
     """The settings `sampler.until` of a run that they ended."""
     starts_not_numbers: int = 0
@@ -235,123 +238,126 @@ def made_by(attributes: Mapping[Any, Any]) -> RunMade:
     )
 
 
-def judge(found: Diagnostics, made: RunMade | None = None) -> Check:
-    """The verdict that follows from what was diagnosed. made: None where nothing is known."""
-    made = made or RunMade()
-    ess = found.ess
-    rhat = found.deciding_rhat
+def judge(diagnostics: Diagnostics, run: RunMade | None = None) -> Check:
+    """The verdict that follows from diagnostics. run: None where nothing is known of it."""
+    run = run or RunMade()
+    ess = diagnostics.ess
+    rhat = diagnostics.deciding_rhat
     lowest = float(np.nanmin(ess)) if np.isfinite(ess).any() else float("nan")
-    if found.draws < MINIMUM_DRAWS and found.nested is not None and found.converged:
-        lowest = float(found.chains)
+    if diagnostics.draws < MINIMUM_DRAWS and diagnostics.nested is not None and diagnostics.converged:
+        lowest = float(diagnostics.chains)
     worst = float(np.nanmax(rhat)) if np.isfinite(rhat).any() else float("nan")
-    rounded = found.rounding > ROUNDING_LIMIT
-    diverged, cut = found.divergent_share > DIVERGENCE_SHARE, found.cut_share > CUT_SHARE
+    rounded = diagnostics.rounding > ROUNDING_LIMIT
+    diverged, cut = diagnostics.divergent_share > DIVERGENCE_SHARE, diagnostics.cut_share > CUT_SHARE
     return Check(
-        diagnostics=found,
-        interrupted=made.interrupted,
-        ok=bool(found.converged) and lowest >= ESS_LIMIT and not (diverged or cut or rounded or found.coarse),
+        diagnostics=diagnostics,
+        interrupted=run.interrupted,
+        ok=bool(diagnostics.converged)
+        and lowest >= ESS_LIMIT
+        and not (diverged or cut or rounded or diagnostics.coarse),
         worst_rhat=worst,
         min_ess=lowest,
-        divergences=found.divergences,
-        advice=tuple(_advice(found, made, lowest)),
-        restarted=made.restarted,
+        divergences=diagnostics.divergences,
+        advice=tuple(_advice(diagnostics, run, lowest)),
+        restarted=run.restarted,
     )
 
 
-def _advice(found: Diagnostics, made: RunMade, lowest: float) -> Iterator[str]:
+def _advice(diagnostics: Diagnostics, run: RunMade, lowest: float) -> Iterator[str]:
     """What to do, most urgent first; lowest: the minimum effective size."""
-    if made.interrupted:
+    if run.interrupted:
         yield "The run was interrupted: there are fewer draws than were asked for."
-    if found.rounding > ROUNDING_LIMIT:  # before what else it may be the cause of
+    if diagnostics.rounding > ROUNDING_LIMIT:  # before what else it may be the cause of
         yield (
-            f"The log-density is rounded by {found.rounding:.2g}, so that states are accepted wrongly: compute it in "
+            f"The log-density is rounded by {diagnostics.rounding:.2g}, so that states are accepted wrongly: compute "
+            "it in "
             'float64 (dtype="float64" of the model, model.dtype=float64 in a config), or leave out its constant terms.'
         )
-    if found.coarse:
+    if diagnostics.coarse:
         yield (
-            f"The draws of {found.coarse[0]} are rounded to few values: sample in float64 "
+            f"The draws of {diagnostics.coarse[0]} are rounded to few values: sample in float64 "
             '(dtype="float64" of the model, model.dtype=float64 in a config), or the difference from a number near its '
             "mean."
         )
-    if found.converged is None:
+    if diagnostics.converged is None:
         yield f"Convergence cannot be judged: run at least 2 chains with {MINIMUM_DRAWS} draws each."
-    if found.late:
+    if diagnostics.late:
         yield (
-            f"{named_chains(found.late).capitalize()} {'has' if len(found.late) == 1 else 'have'} draws far from all "
-            "others: if the log-density rises in the first of them, make warmup longer (sampler.warmup.minimum, or "
-            "sampler.warmup.transitions where its length is fixed); if not, others may not have been there yet: double "
-            "draws."
+            f"{named_chains(diagnostics.late).capitalize()} {'has' if len(diagnostics.late) == 1 else 'have'} draws "
+            "far from all others: if the log-density rises in the first of them, make warmup longer "
+            "(sampler.warmup.minimum, or sampler.warmup.transitions where its length is fixed); if not, others may not "
+            "have been there yet: double draws."
         )
-    if found.low or (found.stuck and found.running):
-        numbers = found.low or found.stuck
+    if diagnostics.low or (diagnostics.stuck and diagnostics.running):
+        numbers = diagnostics.low or diagnostics.stuck
         yield (
             f"{named_chains(numbers).capitalize()} {'is' if len(numbers) == 1 else 'are'} stuck apart from the others: "
             "sampler.warmup.restart=true (in Python warmup={'restart': True}) starts those that are stuck in warmup "
             "again, near others; if what they found matters, reparametrize the model."
         )
-    elif found.stuck:
-        stay = "stays" if len(found.stuck) == 1 else "stay"
+    elif diagnostics.stuck:
+        stay = "stays" if len(diagnostics.stuck) == 1 else "stay"
         yield (
-            f"{named_chains(found.stuck).capitalize()} {stay} where others do not come: look at their draws; "
+            f"{named_chains(diagnostics.stuck).capitalize()} {stay} where others do not come: look at their draws; "
             "reparametrize the model, so that chains cross from one part of the posterior to another."
         )
-    if found.converged is False and (found.persists or not found.agrees):
-        yield _on_disagreement(found, made)
+    if diagnostics.converged is False and (diagnostics.persists or not diagnostics.agrees):
+        yield _on_disagreement(diagnostics, run)
     if lowest < ESS_LIMIT:
-        wanted = f"the minimum {found.size_in_words} is {ESS_LIMIT}"
-        if made.until is None:
-            yield f"There are few effective draws: raise draws until {wanted}."
+        goal = f"the minimum {diagnostics.size_in_words} is {ESS_LIMIT}"
+        if run.until is None:
+            yield f"There are few effective draws: raise draws until {goal}."
         else:
-            yield f"There are few effective draws: set sampler.until.ess_bulk to {ESS_LIMIT} or more, so that {wanted}."
-    many = found.divergent_share > DIVERGENCE_SHARE
-    inside = found.divergences - found.left_support
-    if many and inside >= min(found.left_support, DIVERGENCE_SHARE * found.chains * found.draws):
-        higher = [target for target in (0.9, 0.95, 0.99, 0.999) if target > (made.target_acceptance or 0.0)]
+            yield f"There are few effective draws: set sampler.until.ess_bulk to {ESS_LIMIT} or more, so that {goal}."
+    many = diagnostics.divergent_share > DIVERGENCE_SHARE
+    inside = diagnostics.divergences - diagnostics.left_support
+    if many and inside >= min(diagnostics.left_support, DIVERGENCE_SHARE * diagnostics.chains * diagnostics.draws):
+        higher = [target for target in (0.9, 0.95, 0.99, 0.999) if target > (run.target_acceptance or 0.0)]
         raised = f"raise target_acceptance ({', '.join(f'{target:g}' for target in higher[:2])}), or " if higher else ""
         yield f"Some trajectories diverged: {raised}reparametrize the model."
-    if (ran_into := many and found.left_support > inside // 2) or made.starts_not_numbers:
-        where = "Trajectories ran into places where the log-density or its gradient is not a finite number"
+    if (ran_into := many and diagnostics.left_support > inside // 2) or run.starts_not_numbers:
+        problem = "Trajectories ran into places where the log-density or its gradient is not a finite number"
         if not ran_into:
-            where = (
-                f"At {made.starts_not_numbers} of {found.chains} starts that were proposed, and drawn again, the "
+            problem = (
+                f"At {run.starts_not_numbers} of {diagnostics.chains} starts that were proposed, and drawn again, the "
                 "log-density was not a number"
             )
         yield (
-            f"{where}: declare where values lie (batchnuts.positive() for a scale), or keep arguments of logarithms "
+            f"{problem}: declare where values lie (batchnuts.positive() for a scale), or keep arguments of logarithms "
             "and roots out of such places."
             + (
                 " Or they lie within the posterior, and are rounded so, as the Cholesky factor of a nearly singular "
                 'matrix is: compute in float64 (dtype="float64" of the model, model.dtype=float64 in a config).'
-                if ran_into and made.dtype == "float32"
+                if ran_into and run.dtype == "float32"
                 else ""
             )
         )
-    if found.cut_share > LONG_TREE_SHARE:
+    if diagnostics.cut_share > LONG_TREE_SHARE:
         yield (
             "Many trajectories were cut off at max_tree_depth: "
-            + ("set sampler.metric to low_rank or dense if variables are correlated, " if made.metric == "diag" else "")
+            + ("set sampler.metric to low_rank or dense if variables are correlated, " if run.metric == "diag" else "")
             + "bring the variables to similar scales, or raise it."
         )
 
 
-def _on_disagreement(found: Diagnostics, made: RunMade) -> str:
+def _on_disagreement(diagnostics: Diagnostics, run: RunMade) -> str:
     """What to do where R-hat is above its limit, or differences between chains last."""
-    of = "R-hat" if found.nested is None else "nested R-hat"
-    what = f"{of} above {found.limit:.4g}" if not found.agrees else "differences between them last"
-    if made.until is None:
+    kind = "R-hat" if diagnostics.nested is None else "nested R-hat"
+    symptom = f"{kind} above {diagnostics.limit:.4g}" if not diagnostics.agrees else "differences between them last"
+    if run.until is None:
         more = "double draws, and warmup where its length is fixed"
-    elif (asked := made.until.get("rhat")) is None:
+    elif (rhat_limit := run.until.get("rhat")) is None:
         more = f"add sampler.until.rhat={RHAT_LIMIT:g}, which lets the run go on until they do"
-    elif float(asked) > RHAT_LIMIT:
-        more = f"lower sampler.until.rhat from {float(asked):g} to {RHAT_LIMIT:g}"
+    elif float(rhat_limit) > RHAT_LIMIT:
+        more = f"lower sampler.until.rhat from {float(rhat_limit):g} to {RHAT_LIMIT:g}"
     else:
         more = "raise sampler.until.ess_bulk, so that there are more draws"
-    rest = (
+    remedy = (
         "chains are stuck in different places: reparametrize the model"
-        if found.stuck or found.persists
+        if diagnostics.stuck or diagnostics.persists
         else "the posterior may have several modes, or need another parametrization"
     )
-    return f"The chains do not agree ({what}): {more}. If that changes little, {rest}."
+    return f"The chains do not agree ({symptom}): {more}. If that changes little, {remedy}."
 
 
 def _as_group(group: AnyGroup) -> Group:

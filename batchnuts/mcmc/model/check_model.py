@@ -56,7 +56,7 @@ def refuse_unbounded(model: Model, log_density: NDArray[Any], position: NDArray[
 
 
 _CALLBACK = "CpuCallback error"
-"""In XLA's words."""
+"""What an error of XLA says where a callback has failed."""
 
 
 def density_failure(model: Model, error: BaseException, when: str) -> ModelError | None:
@@ -65,33 +65,33 @@ def density_failure(model: Model, error: BaseException, when: str) -> ModelError
     """
     text = str(error)
     if is_decomposition(error):
-        (said,) = re.findall(f".*(?:{_NO_DECOMPOSITION}).*", text)[:1]
+        (message,) = re.findall(f".*(?:{_NO_DECOMPOSITION}).*", text)[:1]
         return ModelError(
             f"Model {model.name!r}: its log-density failed ({when}): {decomposition_help(model)} What TensorFlow said: "
-            f"{said.strip()}"
+            f"{message.strip()}"
         )
     if _CALLBACK in text:
         places = [f"{f}:{line}" for f, line in re.findall(r'File "(.*?)", line (\d+)', text) if is_users_file(f)]
-        said = text.strip().splitlines()[-1]
+        message = text.strip().splitlines()[-1]
         return ModelError(
             f"Model {model.name!r}: a function of Python that its log-density calls by jax.pure_callback failed"
-            f"{f' at {places[-1]}' if places else ''} ({when}): {said}. It ends the run. Where such a place is to "
+            f"{f' at {places[-1]}' if places else ''} ({when}): {message}. It ends the run. Where such a place is to "
             "be outside of the support, and a trajectory that comes there to be rejected, let the log-density be -inf."
         )
-    found = re.search(r"assertion failed: (.*)|.*: Tensor had .*", text)
-    if found is None:
+    match = re.search(r"assertion failed: (.*)|.*: Tensor had .*", text)
+    if match is None:
         return None
-    said = found.group(1) or found.group(0)
-    noted = re.search(
-        r"\s*\[?\(at (.*?:\d+)\)\]?", said
+    message = match.group(1) or match.group(0)
+    location = re.search(
+        r"\s*\[?\(at (.*?:\d+)\)\]?", message
     )  # by pfor; of a twin, TensorFlow's list of frames has the line
     frames = re.findall(r'File "(.*?)", line (\d+)', text)
-    own = [f"{file}:{line}" for file, line in frames if file in _files_of(model)]
-    place = noted.group(1) if noted is not None else own[-1] if own else None
-    said = said if noted is None else said.replace(noted.group(0), "")
+    own_places = [f"{file}:{line}" for file, line in frames if file in _files_of(model)]
+    place = location.group(1) if location is not None else own_places[-1] if own_places else None
+    message = message if location is None else message.replace(location.group(0), "")
     return ModelError(
         f"Model {model.name!r}: an assertion in its log-density{f' at {place}' if place else ''} does not hold "
-        f"({when}): {said.strip()}. It ends the run. Where such a place is to be outside of the support, and a "
+        f"({when}): {message.strip()}. It ends the run. Where such a place is to be outside of the support, and a "
         "trajectory that comes there to be rejected, write tf.where(condition, log_density, -inf) instead."
     )
 
@@ -103,12 +103,12 @@ def user_functions(model: Model) -> list[Any]:
 
 
 def _names_of(model: Model) -> list[str]:
-    """Of the parameters that the log-density takes by name."""
+    """Names of the parameters that the log-density takes by name."""
     return [variable.name for variable in model.variables] if model.structured else []
 
 
 def _files_of(model: Model) -> set[str]:
-    """Where the density and its twin are written."""
+    """The files in which the density and its twin are written."""
     codes = [f.__code__ for f in user_functions(model) if hasattr(f, "__code__")]
     return {code.co_filename for code in codes if not Path(code.co_filename).is_relative_to(_BRIDGES)}
 
@@ -116,7 +116,7 @@ def _files_of(model: Model) -> set[str]:
 def _within(function: Any) -> list[Any]:
     """A function; of functools.partial too, with the functions that it binds, as bridges bind the user's."""
     bound = function.args if isinstance(function, functools.partial) else ()
-    return [f for given in (function, *bound) for f in _unwrapped(given)]
+    return [f for candidate in (function, *bound) for f in _unwrapped(candidate)]
 
 
 def _unwrapped(function: Any) -> Iterator[Any]:
@@ -141,11 +141,11 @@ def _undifferentiated(model: Model, position: Any) -> Any:
     return None
 
 
-def _refuse_container(here: str, value: Any) -> None:
+def _refuse_container(subject: str, value: Any) -> None:
     if isinstance(value, (tuple, list, Mapping)):
         raise ModelError(
-            f"{here}, returned a {type(value).__name__} of {len(value)}; expected a scalar tensor alone. What else is "
-            "computed from a draw belongs in the model's function generated."
+            f"{subject}, returned a {type(value).__name__} of {len(value)}; expected a scalar tensor alone. What else "
+            "is computed from a draw belongs in the model's function generated."
         )
 
 
@@ -164,7 +164,7 @@ def check_density(
     """
     library = engine.library
     density = library.differentiated(model.flat_log_density, known)
-    here = f"Model {model.name!r}: its log-density, given one chain's position"
+    subject = f"Model {model.name!r}: its log-density, given one chain's position"
     tried = 0
     for start in positions:
         tried += 1  # noqa: SIM113 (it is reported after the loop)
@@ -174,39 +174,39 @@ def check_density(
         except Exception as error:
             failure = error
             if not is_decomposition(error):
-                _refuse_container(here, _undifferentiated(model, library.tensor(start)))
+                _refuse_container(subject, _undifferentiated(model, library.tensor(start)))
                 failed = failed_with(error, place_of(error, model), _names_of(model), *user_functions(model))
                 size = in_words(model.dimension, "number")
-                raise ModelError(f"{here} of {size} ({model.dtype}), {failed}") from error
+                raise ModelError(f"{subject} of {size} ({model.dtype}), {failed}") from error
     else:
         raise ModelError(
-            f"{here}, failed at all of {tried} initial positions{place_of(failure, model)}: "
+            f"{subject}, failed at all of {tried} initial positions{place_of(failure, model)}: "
             f"{decomposition_help(model)} What TensorFlow said: {first_line(failure)}"
         ) from failure
-    _refuse_container(here, value)
+    _refuse_container(subject, value)
     if tensor_library_of(value) is not library:
         raise ModelError(
-            f"{here}, returned {type(value).__name__}; expected a scalar tensor, so that it can be differentiated. "
+            f"{subject}, returned {type(value).__name__}; expected a scalar tensor, so that it can be differentiated. "
             "Write it with operations of TensorFlow, of JAX or of batchnuts.autobatch.ops, which run on either."
             f"{f' {foreign}' if (foreign := foreign_arrays(*user_functions(model))) else ''}"
         )
     dtype = library.dtype_of(value).name
     if library.static_shape(value) != ():
         raise ModelError(
-            f"{here}, returned shape {tuple(value.shape)}; expected a scalar. Sum over observations and coordinates."
+            f"{subject}, returned shape {tuple(value.shape)}; expected a scalar. Sum over observations and coordinates."
         )
     if dtype != model.dtype:
         declare = f", or declare the model's dtype as {dtype}" if dtype in get_args(DType) else ""
         raise ModelError(
-            f"{here} of dtype {model.dtype}, returned {dtype}. Convert data and constants to {model.dtype}{declare}."
+            f"{subject} of dtype {model.dtype}, returned {dtype}. Convert data and constants to {model.dtype}{declare}."
         )
     if gradient is None:
         raise ModelError(
-            f"{here}, has no gradient: it does not depend on the position through differentiable {library.name} "
+            f"{subject}, has no gradient: it does not depend on the position through differentiable {library.name} "
             "operations."
         )
     if tuple(gradient.shape) != (model.dimension,):
-        raise ModelError(f"{here}, has a gradient of shape {tuple(gradient.shape)}; expected ({model.dimension},).")
+        raise ModelError(f"{subject}, has a gradient of shape {tuple(gradient.shape)}; expected ({model.dimension},).")
     if model.batched_value_and_gradient is not None:
         _check_twin(model, start, library)
     return start, value, gradient
@@ -239,12 +239,12 @@ def _check_twin(model: Model, start: NDArray[Any], library: TensorLibrary) -> No
             f"Model {model.name!r}: its batched_value_and_gradient, given {lanes} positions, failed with "
             f"{type(error).__name__}: {error}. Expected a pair: log-densities [lanes] and gradients [lanes, dimension]."
         ) from error
-    found = (tuple(values.shape), tuple(gradients.shape))
+    shapes = (tuple(values.shape), tuple(gradients.shape))
     expected = ((lanes,), (lanes, model.dimension))
-    if found != expected:
+    if shapes != expected:
         raise ModelError(
             f"Model {model.name!r}: its batched_value_and_gradient, given {lanes} positions, returned shapes "
-            f"{found[0]} and {found[1]}; expected {expected[0]} and {expected[1]}."
+            f"{shapes[0]} and {shapes[1]}; expected {expected[0]} and {expected[1]}."
         )
     dtypes = [library.dtype_of(array).name for array in (values, gradients)]
     if set(dtypes) != {model.dtype}:

@@ -25,7 +25,7 @@ AXES_OF_DIVERGENCES = frozenset({"divergence", "point"})
 
 @dataclass(frozen=True)
 class Content:
-    """The settings of `output` that say so, whatever the format."""
+    """The settings of `output` that say what is saved, whatever the format."""
 
     variables: tuple[str, ...] | None = None
     """Names of the variables and generated quantities that are saved; None: all."""
@@ -57,15 +57,15 @@ class Content:
 
     def kept(self, draws: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of the draws with these numbers [n] are saved."""
-        kept: NDArray[np.bool_] = draws % self.thin == 0
-        return kept
+        mask: NDArray[np.bool_] = draws % self.thin == 0
+        return mask
 
     def length(self, draws: int) -> int:
         """How many of the first `draws` are saved."""
         return -(-draws // self.thin)
 
     def cast(self, array: NDArray[Any]) -> NDArray[Any]:
-        """In the dtype in which it is saved."""
+        """An array in the dtype in which it is saved."""
         if self.dtype is None or array.dtype.kind != "f":
             return array
         return array.astype(self.dtype, copy=False)
@@ -95,10 +95,10 @@ def check_content(model: Model, engine: Callable[[], Engine], content: Content) 
     engine: asked for where the names of generated quantities are needed.
     """
     if content.divergences:
-        used = {name for variable in model.variables for name in (variable.name, *variable.axis_names)}
-        if taken := sorted(used & AXES_OF_DIVERGENCES):
+        reserved = {name for variable in model.variables for name in (variable.name, *variable.axis_names)}
+        if clashes := sorted(reserved & AXES_OF_DIVERGENCES):
             raise SettingsError(
-                f"output.divergences: found true, and {taken[0]!r} in the model, as the name of a variable or of an "
+                f"output.divergences: found true, and {clashes[0]!r} in the model, as the name of a variable or of an "
                 "axis; the group divergences has an axis of that name. Rename the model's."
             )
     if content.variables is None:

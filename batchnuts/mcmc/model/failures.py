@@ -44,8 +44,8 @@ class EndsNothing(ContextDecorator):
         if error is None or isinstance(error, (Exception, KeyboardInterrupt)):
             return
         text = "; ".join(filter(None, [str(error), "a model's code may raise errors, and not end the program"]))
-        named = type(type(error).__name__, (RuntimeError,), {})
-        raise named(text).with_traceback(trace) from error
+        error_type = type(type(error).__name__, (RuntimeError,), {})
+        raise error_type(text).with_traceback(trace) from error
 
 
 ends_nothing = EndsNothing()
@@ -59,15 +59,15 @@ def failed_with(error: BaseException, place: str, names: Iterable[str], *functio
     text, advice = str(error), ""
     first = text.strip().partition("\n")[0]
     asks = _NO_VALUE.get(type(error).__name__)
-    known = list(names)
+    parameters = list(names)
     if isinstance(error, TypeError) and asks != "if" and (foreign := foreign_arrays(*functions)):
         known_cause = asks or "pandas" in text or "xarray" in text
-        said = "" if known_cause else f" What was raised: {type(error).__name__}: {first}"
-        return f"failed{place}: {foreign}{said}"
+        detail = "" if known_cause else f" What was raised: {type(error).__name__}: {first}"
+        return f"failed{place}: {foreign}{detail}"
     if asks:
         text, advice = first.removesuffix("."), f". {_ADVICE[asks]}."
-    elif isinstance(error, KeyError) and known and (key := next(iter(error.args), None)) not in known:
-        advice = f". The model's parameters are {', '.join(known)}{nearest(str(key), known) or '.'}"
+    elif isinstance(error, KeyError) and parameters and (key := next(iter(error.args), None)) not in parameters:
+        advice = f". The model's parameters are {', '.join(parameters)}{nearest(str(key), parameters) or '.'}"
     return f"failed with {type(error).__name__}: {text}{place}{advice}"
 
 
@@ -76,10 +76,10 @@ def foreign_arrays(*functions: Any) -> str:
     for function in functions:
         if not inspect.isfunction(function):
             continue
-        found = inspect.getclosurevars(function)
-        for name, value in {**found.globals, **found.nonlocals}.items():
+        closure = inspect.getclosurevars(function)
+        for name, value in {**closure.globals, **closure.nonlocals}.items():
             library, kind = type(value).__module__.partition(".")[0], type(value).__name__
             if library in ("pandas", "xarray") and hasattr(value, "to_numpy"):
-                what = f"a pandas {kind}" if library == "pandas" else f"an xarray {kind}"
-                return f"`{name}` is {what}, which cannot be combined with a parameter: use `{name}.to_numpy()`."
+                description = f"a pandas {kind}" if library == "pandas" else f"an xarray {kind}"
+                return f"`{name}` is {description}, which cannot be combined with a parameter: use `{name}.to_numpy()`."
     return ""

@@ -22,7 +22,7 @@ class ModelCheck:
 
     @property
     def ok(self) -> bool:
-        """Whether all did."""
+        """Whether all came out as they should."""
         return all(finding.ok for finding in self.findings)
 
     def __str__(self) -> str:

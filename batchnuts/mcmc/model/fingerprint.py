@@ -36,7 +36,7 @@ _ASSIGNING = ("STORE_GLOBAL", "STORE_ATTR")
 """Instructions that give a name of a module another value, before a function is called or after it."""
 
 Fingerprint: TypeAlias = dict[tuple[str, ...], bytes]
-"""By the names that lead to what was found: of attributes one each, of what a list or dict holds one for all."""
+"""Digests by the names that lead to a value: attributes have one each, the entries of a list or dict one together."""
 
 _NUMBERS = (int, float, complex, str, bytes, bool, type(None), np.generic, type(...), range, slice)
 _PACKAGE = Path(__file__).resolve().parents[2]
@@ -51,29 +51,29 @@ def fingerprint(*functions: Any, lasting: bool = False) -> Fingerprint:
     reader = _Reader(lasting)
     for k, function in enumerate(functions):
         reader.read(function, (str(k),))
-    return {key: digest.digest() for key, digest in reader.found.items()}
+    return {key: digest.digest() for key, digest in reader.digests.items()}
 
 
 class _Reader:
     def __init__(self, lasting: bool) -> None:
         self._lasting = lasting
-        self.found: dict[tuple[str, ...], Any] = {}
+        self.digests: dict[tuple[str, ...], Any] = {}
         self._seen: dict[int, tuple[str, ...]] = {}
-        """Where an object was first found, by its id."""
+        """The key under which an object was first read, by its id."""
         self._alive: list[Any] = []
-        """What was seen, so that its id stays its own."""
+        """The objects that were read, kept alive so that their ids stay their own."""
         self._bytes = 0
         self._assigned: dict[int, frozenset[str]] = {}
-        """Of a module's namespace, by its id."""
+        """The names that functions of a module's namespace assign, by its id."""
 
     def _note(self, key: tuple[str, ...], *parts: Any) -> None:
-        digest = self.found.setdefault(key, blake2b(digest_size=16))
+        digest = self.digests.setdefault(key, blake2b(digest_size=16))
         for part in parts:
             digest.update(part if isinstance(part, (bytes, memoryview)) else repr(part).encode())
             digest.update(b";")
 
     def read(self, value: Any, key: tuple[str, ...]) -> None:
-        """Add what the value is to what was found under the key."""
+        """Add what the value is to the digest of the key."""
         if isinstance(value, _NUMBERS):
             self._note(key, type(value), value)
             return
@@ -85,7 +85,7 @@ class _Reader:
         if self._lasting and isinstance(value, (list, Mapping, Set)):
             self._note(key, type(value).__qualname__)
         elif len(self._seen) > MOST_OBJECTS:
-            self._which(value, key)
+            self._identity(value, key)
         elif isinstance(value, np.ndarray):
             self._array(value, key)
         elif isinstance(value, FunctionType):
@@ -114,8 +114,8 @@ class _Reader:
         else:
             self._object(value, key)
 
-    def _which(self, value: Any, key: tuple[str, ...]) -> None:
-        """Which object it is, where it is not known what it is made of."""
+    def _identity(self, value: Any, key: tuple[str, ...]) -> None:
+        """Note which object it is, where its content is not read."""
         self._note(key, type(value).__qualname__ if self._lasting else id(value))
 
     def _array(self, array: np.ndarray, key: tuple[str, ...]) -> None:
@@ -149,30 +149,30 @@ class _Reader:
                 self._note((*key, name), "empty")
         self.read(function.__defaults__, (*key, "defaults"))
         self.read(function.__kwdefaults__, (*key, "defaults"))
-        named = {name for code in _with_inner(function.__code__) for name in code.co_names}
-        self._named(function.__globals__, named - assigned, key)
+        names = {name for code in _with_inner(function.__code__) for name in code.co_names}
+        self._names_in(function.__globals__, names - assigned, key)
         if not self._lasting:
             self._attributes(function, key)
         if (wrapped := getattr(function, "__wrapped__", None)) is not None:
             self.read(wrapped, key)
 
-    def _assigned_in(self, there: Mapping[str, Any]) -> frozenset[str]:
+    def _assigned_in(self, namespace: Mapping[str, Any]) -> frozenset[str]:
         """Names that functions in a module's namespace assign; none where that does not matter."""
         if not self._lasting:
             return frozenset()
-        if id(there) not in self._assigned:
-            codes = _codes_in(there.values(), there)
-            self._assigned[id(there)] = frozenset(name for code in codes for name in _assigned(code))
-        return self._assigned[id(there)]
+        if id(namespace) not in self._assigned:
+            codes = _codes_in(namespace.values(), namespace)
+            self._assigned[id(namespace)] = frozenset(name for code in codes for name in _assigned(code))
+        return self._assigned[id(namespace)]
 
-    def _named(self, there: Mapping[str, Any], named: set[str], key: tuple[str, ...]) -> None:
+    def _names_in(self, namespace: Mapping[str, Any], names: set[str], key: tuple[str, ...]) -> None:
         """Those entries of a namespace that code names, and of modules what it may name of them."""
-        for name in sorted(named & there.keys()):
-            value = there[name]
+        for name in sorted(names & namespace.keys()):
+            value = namespace[name]
             self.read(value, (*key, name))
             if isinstance(value, ModuleType) and _is_users(getattr(value, "__file__", None)):
                 place = ("module", value.__name__)
-                for attribute in sorted((named & vars(value).keys()) - self._assigned_in(vars(value))):
+                for attribute in sorted((names & vars(value).keys()) - self._assigned_in(vars(value))):
                     self.read(vars(value)[attribute], (*place, attribute))
 
     def _code(self, code: CodeType, key: tuple[str, ...]) -> None:
@@ -212,7 +212,7 @@ class _Reader:
         elif array is not None:
             self._array(array, key)
         else:
-            self._which(value, key)
+            self._identity(value, key)
 
     def _attributes(self, value: Any, key: tuple[str, ...]) -> None:
         try:
@@ -237,7 +237,7 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
 
 
 def _codes_in(values: Iterable[Any], namespace: Mapping[str, Any]) -> Iterator[CodeType]:
-    """Of functions, and of methods of classes, that were made in a namespace."""
+    """Codes of functions, and of methods of classes, that were made in a namespace."""
     for value in list(values):
         function = getattr(value, "__wrapped__", value)
         if isinstance(function, FunctionType) and function.__globals__ is namespace:

@@ -51,18 +51,18 @@ def refuse_improper(model: Model, engine: Engine, positions: NDArray[Any], gradi
             return float("nan")
 
     def same_everywhere(columns: NDArray[np.int64], moves: tuple[float, ...]) -> bool:
-        found = False
-        for row in at:
-            here = value(row)
-            if not np.isfinite(here):
+        compared = False
+        for row in tried:
+            reference = value(row)
+            if not np.isfinite(reference):
                 continue
-            if any(value(_moved(row, columns, move)) != here for move in moves):
+            if any(value(_moved(row, columns, move)) != reference for move in moves):
                 return False
-            found = True
-        return found
+            compared = True
+        return compared
 
-    others = np.random.default_rng(0).uniform(-2.0, 2.0, (POSITIONS, model.dimension)).astype(positions.dtype)
-    at = np.concatenate([positions[:POSITIONS], others])
+    random_positions = np.random.default_rng(0).uniform(-2.0, 2.0, (POSITIONS, model.dimension)).astype(positions.dtype)
+    tried = np.concatenate([positions[:POSITIONS], random_positions])
     for variable, columns in suspects:
         flat = columns[(slope[columns] == 0) | (slope[columns] == 1)]
         if same_everywhere(flat, _REAL_MOVES if isinstance(variable.support, Real) else _LOG_MOVES):
@@ -84,8 +84,8 @@ def _moved(position: NDArray[Any], columns: NDArray[np.int64], to: float) -> NDA
     return moved
 
 
-def _improper(model: Model, variable: Variable, whole: bool, places: NDArray[np.int64]) -> ModelError:
-    name = variable.name if whole else variable.free_names()[int(places[0])]
+def _improper(model: Model, variable: Variable, all_elements: bool, places: NDArray[np.int64]) -> ModelError:
+    name = variable.name if all_elements else variable.free_names()[int(places[0])]
     name = re.sub(r"unconstrained\((.*?)\)", r"\1", name)  # the user's own word for it
     return ModelError(
         f"Model {model.name!r}: its log-density does not depend on {name!r}: it has the same value wherever that "

@@ -32,7 +32,7 @@ class Engine:
 
     @property
     def library(self) -> TensorLibrary:
-        """With its functions; imported when it is first asked for."""
+        """The library with its functions; it is imported when it is first asked for."""
         return tensor_library(self.backend)
 
 
@@ -41,13 +41,13 @@ def written_in(model: Model, position: NDArray[Any] | None = None) -> str | None
 
     position [dimension]: where to try it; otherwise at a random one.
     """
-    kept = model.__dict__
-    if "_written_in" not in kept:
+    cache = model.__dict__
+    if "_written_in" not in cache:
         if position is None:
             position = model.initial_positions(np.random.default_rng(0), 1)[0]
-        kept["_written_in"] = _found_out(model, position)
-    found: str | None = kept["_written_in"]
-    return found
+        cache["_written_in"] = _found_out(model, position)
+    library: str | None = cache["_written_in"]
+    return library
 
 
 def default_engine(model: Model, position: NDArray[Any] | None = None) -> Engine:
@@ -82,22 +82,23 @@ def choose_engine(
     """
     engine = default_engine(model, position)
     _refuse_graphs(execution)
-    asked = execution.backend
-    if asked == "auto":
+    requested = execution.backend
+    if requested == "auto":
         if execution.mode == "graph" and engine.backend == "jax" and written_in(model) is None:
             engine = Engine("tensorflow", "because mode graph is TensorFlow's")
         execution = execution.model_copy(update={"backend": engine.backend})
         _refuse_graphs(execution)
         return engine, execution
-    if asked in LIBRARIES and asked != engine.backend:
+    if requested in LIBRARIES and requested != engine.backend:
         if (name := written_in(model)) is not None:
             raise ModelError(
                 f"Model {model.name!r}: its log-density is written in {_title(name)}, but execution.backend is "
-                f"{asked}. Use backend {name}, or auto; a density written with batchnuts.autobatch.ops runs on either."
+                f"{requested}. Use backend {name}, or auto; a density written with batchnuts.autobatch.ops runs on "
+                "either."
             )
-        engine = Engine(asked, "")
-    elif asked == engine.backend:
-        engine = Engine(asked, "")
+        engine = Engine(requested, "")
+    elif requested == engine.backend:
+        engine = Engine(requested, "")
     return engine, execution
 
 

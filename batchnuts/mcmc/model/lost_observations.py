@@ -25,29 +25,29 @@ def lost_observations(model: Model, positions: NDArray[Any]) -> list[str]:
         return []
     engine = default_engine(model, positions[0])
     try:
-        found = log_likelihood_at(model, engine, positions[:TRIED])
+        log_likelihoods = log_likelihood_at(model, engine, positions[:TRIED])
     except ModelError:
         return []
-    said = []
-    for name in found[0]:
-        values = np.stack([of_draw[name] for of_draw in found])
+    sentences = []
+    for name in log_likelihoods[0]:
+        values = np.stack([of_draw[name] for of_draw in log_likelihoods])
         lost = ~np.isfinite(values).any(axis=0)
         if lost.any():
-            said.append(_sentence(model, name, values[0], lost))
-    return said
+            sentences.append(_sentence(model, name, values[0], lost))
+    return sentences
 
 
 def _sentence(model: Model, name: str, values: NDArray[Any], lost: NDArray[np.bool_]) -> str:
     """values: log-likelihoods [*shape] at one position; lost: [*shape], which are not finite at any."""
     place = tuple(int(index) for index in np.argwhere(lost)[0])
     _, data = model.observed_data.get(name, ((), np.zeros(0)))
-    known = data.shape[: lost.ndim] == lost.shape
-    where = f"{name}[{', '.join(map(str, place))}]" if place else name
-    is_what = f" = {data[place]}" if known and np.ndim(data[place]) == 0 else ""
+    aligned = data.shape[: lost.ndim] == lost.shape
+    element = f"{name}[{', '.join(map(str, place))}]" if place else name
+    is_what = f" = {data[place]}" if aligned and np.ndim(data[place]) == 0 else ""
     many = f"{int(lost.sum())} of {lost.size} observations of {name!r}"
-    said = f"Where it is not, the log-likelihood is {values[place]} for {many}, first for {where}{is_what}"
-    if known and np.issubdtype(data.dtype, np.floating) and not np.isfinite(data[place]).all():
-        return f"{said}. Leave out what is missing or infinite, or fill it in."
+    text = f"Where it is not, the log-likelihood is {values[place]} for {many}, first for {element}{is_what}"
+    if aligned and np.issubdtype(data.dtype, np.floating) and not np.isfinite(data[place]).all():
+        return f"{text}. Leave out what is missing or infinite, or fill it in."
     if lost.all():
-        return f"{said}: look at what all of them have in common, such as a scale that may be negative."
-    return f"{said}: is it outside of the support of its distribution, or is one of its covariates missing?"
+        return f"{text}: look at what all of them have in common, such as a scale that may be negative."
+    return f"{text}: is it outside of the support of its distribution, or is one of its covariates missing?"

@@ -152,10 +152,10 @@ class Model:
                 f"but its dimension is {self.dimension}."
             )
         if not self.structured and not self.is_real:
-            named = next(variable.name for variable in self.variables if not variable.is_real)
+            constrained = next(variable.name for variable in self.variables if not variable.is_real)
             raise ModelError(
-                f"Model {self.name!r}: variable {named!r} has a support, so its log_density takes a dict of values; "
-                "set structured=True."
+                f"Model {self.name!r}: variable {constrained!r} has a support, so its log_density takes a dict of "
+                "values; set structured=True."
             )
         check_bounds(owner, self.variables, self.dtype)
         object.__setattr__(self, "coords", checked_labels(owner, self.coords))
@@ -205,13 +205,15 @@ class Model:
             )
         if variables is None:
             assert dimension is not None
-            return cls(name=title, log_density=log_density, dimension=dimension, dtype=dtype, **fields)._named()
+            return cls(
+                name=title, log_density=log_density, dimension=dimension, dtype=dtype, **fields
+            )._with_known_names()
         layout = declared_variables(title, variables, checked_dims(f"Model {title!r}", fields.get("dims")))
         total = sum(variable.free for variable in layout)
-        given = {**fields, "variables": layout, "structured": True}
-        return cls(name=title, log_density=log_density, dimension=total, dtype=dtype, **given)._named()
+        all_fields = {**fields, "variables": layout, "structured": True}
+        return cls(name=title, log_density=log_density, dimension=total, dtype=dtype, **all_fields)._with_known_names()
 
-    def _named(self) -> Model:
+    def _with_known_names(self) -> Model:
         """Itself; raises ModelError where dims or coords have other names, unless those may be a function's results."""
         if not any((self.generated, self.log_likelihood, self.predictive, self.prior)):
             refuse_unknown_names(f"Model {self.name!r}", self.dims, self.coords, self.axes())
@@ -229,11 +231,13 @@ class Model:
         Raises ModelError where JAX is not installed, for an example without numbers, options that do not fit it or are
         unknown, and functions that fail.
         """
-        made: Model = _later("batchnuts.bridges.jax", "from_jax")(log_density, example, **options)
-        return made
+        converted: Model = _later("batchnuts.bridges.jax", "from_jax")(log_density, example, **options)
+        return converted
 
     @classmethod
-    def from_joint_distribution(cls, distribution: Any, pinned: Mapping[str, Any] | None = None, **named: Any) -> Model:
+    def from_joint_distribution(
+        cls, distribution: Any, pinned: Mapping[str, Any] | None = None, **keywords: Any
+    ) -> Model:
         """Make a model of a joint distribution of TensorFlow Probability, given values of some of its parts.
 
         distribution: any `tfd.JointDistribution*`, or one that is pinned already. The values of parts by name are
@@ -245,21 +249,21 @@ class Model:
         Raises ModelError for names, shapes and dtypes that do not fit, for free parts that are discrete or have no
         bijector, and for a model that fails.
         """
-        made: Model = _later("batchnuts.bridges.joint_distribution", "from_joint_distribution")(
-            distribution, pinned, **named
+        converted: Model = _later("batchnuts.bridges.joint_distribution", "from_joint_distribution")(
+            distribution, pinned, **keywords
         )
-        return made
+        return converted
 
     @classmethod
-    def from_inference_gym(cls, target: Any, **named: Any) -> Model:
+    def from_inference_gym(cls, target: Any, **options: Any) -> Model:
         """Make a model of a target of the Inference Gym: an object, or the name of one that needs no arguments.
 
         Reported are its sample transformations, by name; the group `ground_truth` of the output has what the target
         knows of them: mean, standard deviation and their standard errors. Keywords: `name`, `dims`, `coords` of the
         model. Raises ModelError for other objects, unknown names, and targets that need a download.
         """
-        made: Model = _later("batchnuts.bridges.inference_gym", "from_inference_gym")(target, **named)
-        return made
+        converted: Model = _later("batchnuts.bridges.inference_gym", "from_inference_gym")(target, **options)
+        return converted
 
     @classmethod
     def from_numpyro(cls, model: Any, *args: Any, **kwargs: Any) -> Model:
@@ -272,8 +276,8 @@ class Model:
         ModelError where NumPyro is not installed, for discrete latent sites, subsamples and other models that cannot be
         sampled, arguments that do not fit, and what the model raises.
         """
-        made: Model = _later("batchnuts.bridges.numpyro", "from_numpyro")(model, *args, **kwargs)
-        return made
+        converted: Model = _later("batchnuts.bridges.numpyro", "from_numpyro")(model, *args, **kwargs)
+        return converted
 
     @classmethod
     def from_pymc(cls, model: Any, **options: Any) -> Model:
@@ -285,8 +289,8 @@ class Model:
         Raises ModelError where PyMC is not installed, for discrete variables, no free variable, and operations that
         PyTensor cannot translate to JAX.
         """
-        made: Model = _later("batchnuts.bridges.pymc", "from_pymc")(model, **options)
-        return made
+        converted: Model = _later("batchnuts.bridges.pymc", "from_pymc")(model, **options)
+        return converted
 
     @property
     def is_real(self) -> bool:
@@ -382,7 +386,7 @@ class Model:
         if self.initializer is None:
             return rng.uniform(-2.0, 2.0, size=(chains, self.dimension)).astype(self.dtype)
         try:
-            given = ends_nothing(self.initializer)(rng, chains)
+            initial = ends_nothing(self.initializer)(rng, chains)
         except ModelError:
             raise
         except Exception as error:
@@ -394,7 +398,7 @@ class Model:
                 f"{_INITIALIZER}."
             ) from error
         try:
-            positions = self._unconstrain(given) if isinstance(given, Mapping) else self._as_numbers(given)
+            positions = self._unconstrain(initial) if isinstance(initial, Mapping) else self._as_numbers(initial)
         except SupportError as error:
             raise ModelError(f"Model {self.name!r}: its initializer gave values by name: {error}.") from None
         if positions.shape != (chains, self.dimension):
@@ -407,16 +411,16 @@ class Model:
             raise ModelError(f"Model {self.name!r}: its initializer gave chain {chain} a position that is not finite.")
         return positions
 
-    def _as_numbers(self, given: Any) -> NDArray[Any]:
+    def _as_numbers(self, initial: Any) -> NDArray[Any]:
         """What an initializer gave, as an array of the model's dtype; raises ModelError where it is none of numbers."""
         try:
-            array = np.asarray(given)
+            array = np.asarray(initial)
             if array.dtype.kind not in "biuf":
                 raise TypeError
         except (TypeError, ValueError):  # of rows of different lengths
             raise ModelError(
-                f"Model {self.name!r}: its initializer gave a {type(given).__name__} that is no array of real numbers. "
-                f"Expected {_INITIALIZER}."
+                f"Model {self.name!r}: its initializer gave a {type(initial).__name__} that is no array of real "
+                f"numbers. Expected {_INITIALIZER}."
             ) from None
         with np.errstate(over="ignore"):  # a number that is too large is reported as not finite
             return array.astype(self.dtype)
@@ -438,10 +442,10 @@ class Model:
         Those of `dims`; else of the data or variable of that name, or the first of observed data, as of a likelihood;
         else ArviZ's. Raises ModelError where `dims` or `coords` do not fit the shape.
         """
-        named, given = self.axes(), tuple(self.dims[name]) if name in self.dims else None
-        if given is not None and len(given) != len(shape):
-            raise ModelError(f"Model {self.name!r}: {name!r} has shape {shape}, but its dims are {given}.")
-        dims = given or named.get(name, ())
+        axes, declared = self.axes(), tuple(self.dims[name]) if name in self.dims else None
+        if declared is not None and len(declared) != len(shape):
+            raise ModelError(f"Model {self.name!r}: {name!r} has shape {shape}, but its dims are {declared}.")
+        dims = declared or axes.get(name, ())
         if name in self.observed_data and np.shape(self.observed_data[name][1])[: len(shape)] == tuple(shape):
             dims = dims[: len(shape)]
         if len(dims) != len(shape):
@@ -456,12 +460,12 @@ class Model:
         return dims
 
     def axes(self) -> dict[str, tuple[str, ...]]:
-        """By the name of a variable or of data: the names of its axes."""
+        """The names of axes, by the name of a variable or of data."""
         data = {**self.ground_truth, **self.constant_data, **self.observed_data}
         return {v.name: v.axis_names for v in self.variables} | {key: tuple(dims) for key, (dims, _) in data.items()}
 
     def labels(self) -> dict[str, list[Any]]:
-        """By the name of an axis: its labels."""
+        """The labels of axes, by their names."""
         of_variables = {dim: list(names) for v in self.variables for dim, names in v.coords.items()}
         return of_variables | {dim: list(names) for dim, names in self.coords.items()}
 
@@ -472,8 +476,8 @@ class Model:
         alone; starts must be finite, and functions of draws must fit. Returns a ModelCheck: `ok` says whether all is
         so, and `print` shows each finding. Raises ModelError for a model that cannot be sampled at all.
         """
-        found: ModelCheck = _later("batchnuts.mcmc.starts.self_check", "check")(self, seed)
-        return found
+        model_check: ModelCheck = _later("batchnuts.mcmc.starts.self_check", "check")(self, seed)
+        return model_check
 
     def varies(self) -> NDArray[np.bool_]:
         """[size]: which elements are not the same for all positions, as zeros of a triangular matrix are."""
@@ -486,7 +490,7 @@ _FIELDS = frozenset(
         "generated", "log_likelihood", "predictive", "prior", "of_data", "dims", "coords",
     }
 )  # fmt: skip
-"""Of a Model, those that `from_function` passes on."""
+"""Fields of a Model that `from_function` passes on."""
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:

@@ -29,15 +29,15 @@ class NaturalParameters:
 
     def has(self, name: str) -> list[int]:
         """The elements that a name stands for: `theta` for all of them, `theta[3]` for one."""
-        return [i for i, own in enumerate(self.names) if own == name or own.startswith(f"{name}[")]
+        return [i for i, element in enumerate(self.names) if element == name or element.startswith(f"{name}[")]
 
-    def of(self, which: Sequence[int]) -> NaturalParameters:
-        """Some of them."""
-        every = self.values
+    def of(self, indices: Sequence[int]) -> NaturalParameters:
+        """Some of the elements, by number."""
+        all_values = self.values
         return NaturalParameters(
-            tuple(self.names[i] for i in which),
-            lambda position: every(position)[:, which],
-            tuple(self.may_be_constant[i] for i in which),
+            tuple(self.names[i] for i in indices),
+            lambda position: all_values(position)[:, indices],
+            tuple(self.may_be_constant[i] for i in indices),
         )
 
     def __add__(self, other: NaturalParameters) -> NaturalParameters:
@@ -49,31 +49,34 @@ class NaturalParameters:
 
 
 def natural_parameters(
-    model: Model, engine: Engine, execution: ExecutionSettings, seed: int, asked: Sequence[str] | None, key: str
+    model: Model, engine: Engine, execution: ExecutionSettings, seed: int, requested: Sequence[str] | None, key: str
 ) -> NaturalParameters:
     """The parameters that are asked for, by the names of the summary: `theta` for all its elements, `theta[3]` for one.
 
-    asked None: all variables; of a model that does not report its variables, all quantities that it generates instead.
+    requested None: all variables; of a model that does not report its variables, all quantities that it generates.
     Quantities that it generates besides can be asked for by name.
 
     Raises SettingsError, which names the setting `key`, for names that there are not.
     """
-    found = _variables(model) if model.reports_variables else NaturalParameters((), _nothing, ())
-    unknown = [] if asked is None else [name for name in asked if not found.has(name)]
+    parameters = _variables(model) if model.reports_variables else NaturalParameters((), _nothing, ())
+    unknown = [] if requested is None else [name for name in requested if not parameters.has(name)]
     if not model.reports_variables or (unknown and model.generated is not None):
-        found = found + _generated(model, engine, execution, seed)
-    if asked is None:
-        return found
-    if unknown := [name for name in asked if not found.has(name)]:
-        whole = list(dict.fromkeys(name.partition("[")[0] for name in found.names))
+        parameters = parameters + _generated(model, engine, execution, seed)
+    if requested is None:
+        return parameters
+    if unknown := [name for name in requested if not parameters.has(name)]:
+        variable_names = list(dict.fromkeys(name.partition("[")[0] for name in parameters.names))
         raise SettingsError(
             "\n".join(
                 f"{key}: found {shown(name)}, which is no parameter of the model"
-                + (nearest(name, [*whole, *found.names]) or f"; expected some of {', '.join(whole)}")
+                + (
+                    nearest(name, [*variable_names, *parameters.names])
+                    or f"; expected some of {', '.join(variable_names)}"
+                )
                 for name in unknown
             )
         )
-    return found.of(sorted({i for name in asked for i in found.has(name)}))
+    return parameters.of(sorted({i for name in requested for i in parameters.has(name)}))
 
 
 def _nothing(position: NDArray[Any]) -> NDArray[Any]:
@@ -99,7 +102,7 @@ def _generated(model: Model, engine: Engine, execution: ExecutionSettings, seed:
     quantities = Quantities(model, execution, seed)
 
     def values(position: NDArray[Any]) -> NDArray[Any]:
-        found = quantities.of_posterior(position)["generated"]
-        return np.concatenate([found[name].reshape(len(position), -1) for name in shapes], axis=1)
+        generated = quantities.of_posterior(position)["generated"]
+        return np.concatenate([generated[name].reshape(len(position), -1) for name in shapes], axis=1)
 
     return NaturalParameters(tuple(names), values, (True,) * len(names))

@@ -42,7 +42,7 @@ class Parameter:
 
 
 def _declared(support: Support, shape: tuple[int, ...], dims: Any, coords: Any) -> Parameter:
-    """Of what a user gives, which is checked once the variable has a name."""
+    """The Parameter of what a user gives, which is checked once the variable has a name."""
     alone = dims is not None and (isinstance(dims, str) or not isinstance(dims, Iterable))
     names = (dims,) if alone else None if dims is None else tuple(dims)
     return Parameter(
@@ -168,14 +168,14 @@ def declared_variables(title: str, variables: Any, dims: Mapping[str, tuple[str,
     if not variables:
         raise ModelError(f"Model {title!r}: variables is empty; expected at least one name and its shape.")
     layout = []
-    for name, given in variables.items():
-        if isinstance(given, Parameter):
-            layout.append(given.named(name, dims.get(name)))
-        elif is_bijector(given):
-            layout.append(Variable(name, (), dims.get(name), support=Bijector(given)))
-        elif isinstance(given, Sequence) and not isinstance(given, str):
-            layout.append(Variable(name, tuple(given), dims.get(name)))
+    for name, declaration in variables.items():
+        if isinstance(declaration, Parameter):
+            layout.append(declaration.named(name, dims.get(name)))
+        elif is_bijector(declaration):
+            layout.append(Variable(name, (), dims.get(name), support=Bijector(declaration)))
+        elif isinstance(declaration, Sequence) and not isinstance(declaration, str):
+            layout.append(Variable(name, tuple(declaration), dims.get(name)))
         else:
-            made = " (call it, as in `positive()`)" if callable(given) else ""
-            raise ModelError(f"Model {title!r}: variables[{name!r}] is {given!r}{made}; {expected}.")
+            hint = " (call it, as in `positive()`)" if callable(declaration) else ""
+            raise ModelError(f"Model {title!r}: variables[{name!r}] is {declaration!r}{hint}; {expected}.")
     return tuple(layout)

@@ -48,25 +48,25 @@ _STREAMS = {"posterior": 1, "prior": 2, "prior_predictive": 3}
 """What is folded into the seed's key for their random numbers, which are not those of the chains."""
 
 Arrays = dict[str, NDArray[Any]]
-"""By name, [n, ...] for n draws."""
+"""Arrays by name, [n, ...] for n draws."""
 
 Types = tuple[tuple[tuple[int, ...], str], ...]
 """The shapes and dtypes of a function's arguments, of one draw."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
-    """What a check has found of a model's functions, for the run that it begins."""
+class _TraceCache:
+    """Traces of a model's functions that a check has made, for the run that it begins."""
 
     backend: str
     reached: Fingerprint
     """What the functions found around them after they were traced; empty where no trace is used again."""
     traced: dict[tuple[str, Types], Traced]
-    """By the name of the function that is made of them."""
+    """Traces, by the name of the function that is made of a model's and the types of its inputs."""
 
 
 def has_quantities(model: Model) -> bool:
-    """Whether a model has any such function."""
+    """Whether a model has any function of draws, or of the prior."""
     return any(getattr(model, role) is not None for role in (*OF_DRAWS, "prior"))
 
 
@@ -79,8 +79,8 @@ def check_quantities(model: Model, engine: Engine, position: NDArray[Any], *, wh
     traced: dict[tuple[str, Types], Traced] = {}
     of_draws: dict[str, Any] = {}
     if has_quantities(model):
-        found = _traced(model, engine, "of_draw", position, random.key(0))
-        traced["of_draw", _types(position, random.key(0))], of_draws = found, found.shapes
+        trace = _traced(model, engine, "of_draw", position, random.key(0))
+        traced["of_draw", _types(position, random.key(0))], of_draws = trace, trace.shapes
     axes = model.axes()
     for role, shapes in of_draws.items():
         arrays = {name: (model.dims_of(name, shape), shape) for name, shape in shapes.items()}
@@ -91,9 +91,9 @@ def check_quantities(model: Model, engine: Engine, position: NDArray[Any], *, wh
     if whole and model.reports_variables:
         refuse_unknown_names(f"Model {model.name!r}", model.dims, model.coords, axes)
     variables = {variable.name for variable in model.variables if model.reports_variables}
-    if taken := of_draws.get("generated", {}).keys() & variables:
+    if clashes := of_draws.get("generated", {}).keys() & variables:
         raise ModelError(
-            f"Model {model.name!r}: its function generated gives {sorted(taken)}, which are its variables; choose "
+            f"Model {model.name!r}: its function generated gives {sorted(clashes)}, which are its variables; choose "
             "other names."
         )
     generated = of_draws.get("generated", {})
@@ -103,22 +103,22 @@ def check_quantities(model: Model, engine: Engine, position: NDArray[Any], *, wh
             f"{nearest(name, generated)}"
         )
     if model.prior is not None:
-        found = traced["of_prior", _types(random.key(0))] = _traced(model, engine, "of_prior", random.key(0))
+        trace = traced["of_prior", _types(random.key(0))] = _traced(model, engine, "of_prior", random.key(0))
         expected = {variable.name: variable.shape for variable in model.variables}
-        if found.shapes != expected:
+        if trace.shapes != expected:
             raise ModelError(
-                f"Model {model.name!r}: its function prior gives arrays of shapes {found.shapes}; expected {expected}."
+                f"Model {model.name!r}: its function prior gives arrays of shapes {trace.shapes}; expected {expected}."
             )
-    known = any(found.identity is not None for found in traced.values())
-    model.__dict__["_traced"] = _Found(engine.backend, _reached_by(model) if known else {}, traced)
+    has_identity = any(trace.identity is not None for trace in traced.values())
+    model.__dict__["_traced"] = _TraceCache(engine.backend, _reached_by(model) if has_identity else {}, traced)
 
 
 def generated_shapes(model: Model, engine: Engine) -> dict[str, tuple[int, ...]]:
     """The shape of each quantity that a model generates from one draw. Raises ModelError for a function that fails."""
     position = np.zeros(model.dimension, model.dtype)
-    traced = _found_or_traced(model, engine, "of_draw", position, random.key(0))
-    found: dict[str, tuple[int, ...]] = traced.shapes["generated"]
-    return found
+    traced = _cached_or_traced(model, engine, "of_draw", position, random.key(0))
+    shapes: dict[str, tuple[int, ...]] = traced.shapes["generated"]
+    return shapes
 
 
 def log_likelihood_at(model: Model, engine: Engine, positions: NDArray[Any]) -> list[Arrays]:
@@ -133,10 +133,10 @@ def log_likelihood_at(model: Model, engine: Engine, positions: NDArray[Any]) -> 
 
     try:
         compiled = library.compiled(at)
-        found = [compiled(library.tensor(row)) for row in positions]
+        log_likelihoods = [compiled(library.tensor(row)) for row in positions]
     except Exception as error:
         raise _failed(model, error) from error
-    return [{name: np.asarray(value) for name, value in of_draw.items()} for of_draw in found]
+    return [{name: np.asarray(value) for name, value in of_draw.items()} for of_draw in log_likelihoods]
 
 
 class LeftOutError(Exception):
@@ -203,22 +203,26 @@ class Quantities:
 
     def _finite_draws(self, count: int) -> Arrays:
         parts: list[Arrays] = []
-        kept, made, without = 0, 0, ""
-        while kept < count and made < _MOST_OF_PRIOR * count:
-            keys = random.lane_keys(self._stream("prior"), count - kept, first=made)
+        accepted, attempts, without = 0, 0, ""
+        while accepted < count and attempts < _MOST_OF_PRIOR * count:
+            keys = random.lane_keys(self._stream("prior"), count - accepted, first=attempts)
             drawn: Arrays = self._run("of_prior", [keys], ROWS)
             finite = {name: np.isfinite(x).reshape(len(keys), -1).all(1) for name, x in drawn.items()}
             without = without or next((name for name, good in finite.items() if not good.all()), "")
             good = np.all(list(finite.values()), axis=0)
             parts.append({name: x[good] for name, x in drawn.items()})
-            kept, made = kept + int(good.sum()), made + len(keys)
+            accepted, attempts = accepted + int(good.sum()), attempts + len(keys)
         why = f"since its {without!r} is not finite (a transformation that is not defined at what the prior gives, say)"
-        if kept < count:
+        if accepted < count:
             raise ModelError(
-                f"Model {self._model.name!r}: there are no draws of the prior: of {made}, {kept} can be used, {why}."
+                f"Model {self._model.name!r}: there are no draws of the prior: of {attempts}, {accepted} can be used, "
+                f"{why}."
             )
-        if made > count:
-            say(f"Model {self._model.name!r}: {made - count} of {made} draws of the prior were made again, {why}.")
+        if attempts > count:
+            say(
+                f"Model {self._model.name!r}: {attempts - count} of {attempts} draws of the prior were made again, "
+                f"{why}."
+            )
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _keys(self, chain: NDArray[np.int64], draw: NDArray[np.int64]) -> NDArray[np.uint32]:
@@ -231,10 +235,10 @@ class Quantities:
     def _of_draws(self, rows: NDArray[Any], keys: NDArray[np.uint32]) -> dict[str, Arrays]:
         if not self._width:
             _, traced = self._program("of_draw", [rows, keys])
-            numbers = sum(math.prod(shape) for found in traced.shapes.values() for shape in found.values())
+            numbers = sum(math.prod(shape) for shapes in traced.shapes.values() for shape in shapes.values())
             self._width = max(1, min(ROWS, MOST_NUMBERS // max(1, numbers)))
-        found: dict[str, Arrays] = self._run("of_draw", [rows, keys], self._width)
-        return found
+        results: dict[str, Arrays] = self._run("of_draw", [rows, keys], self._width)
+        return results
 
     def _program(self, name: str, inputs: list[NDArray[Any]]) -> tuple[BatchedFunction, Traced]:
         """One of _FUNCTIONS over draws, for such inputs [n, ...], and its trace."""
@@ -242,7 +246,7 @@ class Quantities:
         place = name, _types(*first)
         if place not in self._programs:
             with keeping(self._execution.cache):
-                find = _found_or_traced if self._checked else _traced
+                find = _cached_or_traced if self._checked else _traced
                 traced = find(self._model, self._engine, name, *first)
             function = _over_draws(_FUNCTIONS[name](self._model) if traced.again is None else traced.again, len(first))
             if (identity := traced.identity) is not None and self._execution.mode == "xla":
@@ -255,7 +259,7 @@ class Quantities:
         """In parts of `width` rows each, the last one padded: one compiled program serves all."""
         program, _ = self._program(name, inputs)
         count, execution = len(inputs[0]), self._execution
-        whole: Any = None
+        result: Any = None
         for start in range(0, count, width):
             rows = np.minimum(np.arange(start, start + width), count - 1)
             try:
@@ -268,12 +272,12 @@ class Quantities:
                     )
             except Exception as error:
                 raise _failed(self._model, error.__cause__ or error) from error
-            if whole is None:
-                whole = _room_for(part, count)
-            _put(part, whole, start)
+            if result is None:
+                result = _room_for(part, count)
+            _write_rows(part, result, start)
             if self._between is not None:
                 self._between(min(1.0, (start + width) / count))
-        return whole
+        return result
 
     def _stream(self, name: str) -> int:
         """A seed for some random numbers."""
@@ -304,18 +308,18 @@ def _over_draws(function: Callable[..., Any], arguments: int) -> BatchedFunction
 def _room_for(part: Any, count: int) -> Any:
     """Arrays for so many draws, like those of a part of them."""
     if isinstance(part, dict):
-        return {name: _room_for(one, count) for name, one in part.items()}
+        return {name: _room_for(child, count) for name, child in part.items()}
     return np.empty((count, *part.shape[1:]), part.dtype)
 
 
-def _put(part: Any, whole: Any, start: int) -> None:
+def _write_rows(part: Any, target: Any, start: int) -> None:
     """The draws of a part where they belong; what it is padded with is left out."""
-    if isinstance(whole, dict):
-        for name, array in whole.items():
-            _put(part[name], array, start)
+    if isinstance(target, dict):
+        for name, array in target.items():
+            _write_rows(part[name], array, start)
     else:
-        there = whole[start : start + len(part)]
-        there[:] = part[: len(there)]
+        rows = target[start : start + len(part)]
+        rows[:] = part[: len(rows)]
 
 
 def _of_draw(model: Model) -> Callable[..., Any]:
@@ -325,8 +329,8 @@ def _of_draw(model: Model) -> Callable[..., Any]:
         values = model.constrain(position)
         inputs: dict[str, tuple[Any, ...]] = dict.fromkeys(OF_DRAWS, (values,))
         inputs["predictive"] = (values, _as_seed(key, library))
-        has = [role for role in OF_DRAWS if getattr(model, role) is not None]
-        return {role: _called(model, role, inputs[role], library) for role in has}
+        roles = [role for role in OF_DRAWS if getattr(model, role) is not None]
+        return {role: _called(model, role, inputs[role], library) for role in roles}
 
     def of_draw(position: Any, key: Any) -> Any:
         library = tensor_library_of(position, key)
@@ -378,30 +382,30 @@ def _by_name(model: Model, role: str, result: Any, library: TensorLibrary | None
             raise ModelError(
                 f"Model {model.name!r}: its function {role} gives a dict of {list(result)}; expected names and arrays."
             )
-        named = dict(sorted(result.items()))  # as JAX has dicts
+        arrays = dict(sorted(result.items()))  # as JAX has dicts
     elif role in ("log_likelihood", "predictive") and len(model.observed_data) == 1:
-        named = {next(iter(model.observed_data)): result}
+        arrays = {next(iter(model.observed_data)): result}
     else:
         alone = "" if role in ("prior", "generated") else "; an array alone is for models with one observed variable"
         several_of = isinstance(result, list | tuple)
-        given = "an array" if not several_of and tensor_library_of(result) is not None else f"a {type(result).__name__}"
+        kind = "an array" if not several_of and tensor_library_of(result) is not None else f"a {type(result).__name__}"
         raise ModelError(
-            f"Model {model.name!r}: its function {role} gives {given}; expected a dict of names and arrays{alone}."
+            f"Model {model.name!r}: its function {role} gives {kind}; expected a dict of names and arrays{alone}."
         )
     several = [
         name
-        for name, value in named.items()
+        for name, value in arrays.items()
         if isinstance(value, Mapping) or (isinstance(value, (list, tuple)) and tensor_library_of(value) is not None)
     ]
     if several:
         raise ModelError(
-            f"Model {model.name!r}: its function {role} gives a {type(named[several[0]]).__name__} for {several[0]!r}; "
-            "expected an array. Stack its parts into one, or give each a name."
+            f"Model {model.name!r}: its function {role} gives a {type(arrays[several[0]]).__name__} for "
+            f"{several[0]!r}; expected an array. Stack its parts into one, or give each a name."
         )
     if library is None:
-        return {name: np.asarray(value) for name, value in named.items()}
+        return {name: np.asarray(value) for name, value in arrays.items()}
     own = library
-    return {name: v if tensor_library_of(v) is own else own.tensor(np.asarray(v)) for name, v in named.items()}
+    return {name: v if tensor_library_of(v) is own else own.tensor(np.asarray(v)) for name, v in arrays.items()}
 
 
 def _traced(model: Model, engine: Engine, name: str, *inputs: NDArray[Any]) -> Traced:
@@ -416,12 +420,12 @@ def _traced(model: Model, engine: Engine, name: str, *inputs: NDArray[Any]) -> T
         raise _failed(model, error) from error
 
 
-def _found_or_traced(model: Model, engine: Engine, name: str, *inputs: NDArray[Any]) -> Traced:
+def _cached_or_traced(model: Model, engine: Engine, name: str, *inputs: NDArray[Any]) -> Traced:
     """The same, from the last check of the model if what its functions reach is as it was."""
-    found: _Found | None = model.__dict__.get("_traced")
-    if found is not None and found.backend == engine.backend:
-        traced = found.traced.get((name, _types(*inputs)))
-        if traced is not None and (traced.again is None or found.reached == _reached_by(model)):
+    cache: _TraceCache | None = model.__dict__.get("_traced")
+    if cache is not None and cache.backend == engine.backend:
+        traced = cache.traced.get((name, _types(*inputs)))
+        if traced is not None and (traced.again is None or cache.reached == _reached_by(model)):
             return traced
     return _traced(model, engine, name, *inputs)
 
@@ -437,11 +441,11 @@ def _types(*arrays: NDArray[Any]) -> Types:
 
 
 def _failed(model: Model, error: BaseException) -> ModelError:
-    """Where it is not the function alone that fails: in tracing it, or for many draws."""
+    """The error where not the function alone fails, but its trace, or its program for many draws."""
     if isinstance(error, ModelError):
         return error
-    has = [role for role in (*OF_DRAWS, "prior") if getattr(model, role) is not None]
+    roles = [role for role in (*OF_DRAWS, "prior") if getattr(model, role) is not None]
     return ModelError(
-        f"Model {model.name!r}: what is computed from draws ({', '.join(has)}) "
+        f"Model {model.name!r}: what is computed from draws ({', '.join(roles)}) "
         f"{failed_with(error, place_of(error, model), (), *user_functions(model))}"
     )

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from typing_extensions import override
 
 from batchnuts.autobatch import ops
 from batchnuts.autobatch.machine import library_of, tensor_library_of
@@ -39,7 +40,7 @@ class Support(ABC):
     """The values that a variable may take, of a given shape in one chain."""
 
     kind: ClassVar[str]
-    """Its name in configs and in files of draws."""
+    """The name of the support in configs and in files of draws."""
     proper: ClassVar[bool] = True
     """Whether a constant density of the values can be sampled: its integral is finite."""
 
@@ -76,16 +77,16 @@ class Real(Support):
     kind: ClassVar[str] = "real"
     proper: ClassVar[bool] = False
 
+    @override
     def free(self, shape: Shape) -> int:
-        """See Support."""
         return math.prod(shape)
 
+    @override
     def constrain(self, x: Array, shape: Shape) -> tuple[Array, Array | None]:
-        """See Support."""
         return _split(x, shape), None
 
+    @override
     def unconstrain(self, value: NDArray[Any], shape: Shape) -> NDArray[Any]:
-        """See Support."""
         return _joined(value, shape)
 
 
@@ -101,21 +102,21 @@ class Lower(Support):
 
     bound: ArrayLike = 0.0
 
+    @override
     def free(self, shape: Shape) -> int:
-        """See Support."""
         _require_bound(self.bound, shape)
         return math.prod(shape)
 
+    @override
     def constrain(self, x: Array, shape: Shape) -> tuple[Array, Array | None]:
-        """See Support."""
         above = ops.exp(x)
         value = above if _is_zero(self.bound) else above + _flat(self.bound, shape, x)
         return _split(value, shape), ops.sum(x, axis=-1)
 
+    @override
     def unconstrain(self, value: NDArray[Any], shape: Shape) -> NDArray[Any]:
-        """See Support."""
         above = value - np.asarray(self.bound)
-        _require(above > 0, value, f"expected values above {_shown(self.bound)}")
+        _require(above > 0, value, f"expected values above {_describe(self.bound)}")
         return _joined(np.log(above), shape)
 
 
@@ -128,19 +129,19 @@ class Upper(Support):
 
     bound: ArrayLike
 
+    @override
     def free(self, shape: Shape) -> int:
-        """See Support."""
         _require_bound(self.bound, shape)
         return math.prod(shape)
 
+    @override
     def constrain(self, x: Array, shape: Shape) -> tuple[Array, Array | None]:
-        """See Support."""
         return _split(_flat(self.bound, shape, x) - ops.exp(x), shape), ops.sum(x, axis=-1)
 
+    @override
     def unconstrain(self, value: NDArray[Any], shape: Shape) -> NDArray[Any]:
-        """See Support."""
         below = np.asarray(self.bound) - value
-        _require(below > 0, value, f"expected values below {_shown(self.bound)}")
+        _require(below > 0, value, f"expected values below {_describe(self.bound)}")
         return _joined(np.log(below), shape)
 
 
@@ -153,30 +154,32 @@ class Interval(Support):
     low: ArrayLike = 0.0
     high: ArrayLike = 1.0
 
+    @override
     def free(self, shape: Shape) -> int:
-        """See Support."""
         _require_bound(self.low, shape)
         _require_bound(self.high, shape)
         if not np.all(np.asarray(self.low) < np.asarray(self.high)):
             raise SupportError(
-                f"lies between {_shown(self.low)} and {_shown(self.high)}; expected the lower bound to be below the "
-                "upper one"
+                f"lies between {_describe(self.low)} and {_describe(self.high)}; expected the lower bound to be below "
+                "the upper one"
             )
         return math.prod(shape)
 
+    @override
     def constrain(self, x: Array, shape: Shape) -> tuple[Array, Array | None]:
-        """See Support."""
         low = _flat(self.low, shape, x)
         width = _flat(np.asarray(self.high, "float64") - np.asarray(self.low, "float64"), shape, x)
         # the logarithm of sigmoid'(x) = sigmoid(x) sigmoid(-x)
         log_slope = np.log(width) - ops.softplus(x) - ops.softplus(-x)
         return _split(low + width * ops.sigmoid(x), shape), ops.sum(log_slope, axis=-1)
 
+    @override
     def unconstrain(self, value: NDArray[Any], shape: Shape) -> NDArray[Any]:
-        """See Support."""
         above, below = value - np.asarray(self.low), np.asarray(self.high) - value
         _require(
-            (above > 0) & (below > 0), value, f"expected values between {_shown(self.low)} and {_shown(self.high)}"
+            (above > 0) & (below > 0),
+            value,
+            f"expected values between {_describe(self.low)} and {_describe(self.high)}",
         )
         return _joined(np.log(above) - np.log(below), shape)
 
@@ -191,13 +194,13 @@ class Ordered(Support):
     positive: bool = False
     """Whether all are above 0: then the first one is exp(x) too."""
 
+    @override
     def free(self, shape: Shape) -> int:
-        """See Support."""
         _require_axis(shape, 1, "expected a last axis, along which its values ascend")
         return math.prod(shape)
 
+    @override
     def constrain(self, x: Array, shape: Shape) -> tuple[Array, Array | None]:
-        """See Support."""
         rows = _split(x, shape)
         if self.positive:
             return _cumulated(ops.exp(rows), shape[-1]), ops.sum(x, axis=-1)
@@ -205,8 +208,8 @@ class Ordered(Support):
         logs = ops.where(first, ops.zeros_like(rows), rows)  # before exp, so that no gradient is 0 times infinity
         return _cumulated(ops.where(first, rows, ops.exp(logs)), shape[-1]), _sum(logs, len(shape))
 
+    @override
     def unconstrain(self, value: NDArray[Any], shape: Shape) -> NDArray[Any]:
-        """See Support."""
         first, steps = value[..., :1], np.diff(value, axis=-1)
         _require(steps > 0, value, "expected values that ascend along the last axis")
         if self.positive:
@@ -222,13 +225,13 @@ class Simplex(Support):
 
     kind: ClassVar[str] = "simplex"
 
+    @override
     def free(self, shape: Shape) -> int:
-        """See Support."""
         _require_axis(shape, 2, "expected a last axis of at least 2, whose values add up to 1")
         return math.prod(shape[:-1]) * (shape[-1] - 1)
 
+    @override
     def constrain(self, x: Array, shape: Shape) -> tuple[Array, Array | None]:
-        """See Support."""
         *batch, k = shape
         rows = _split(x, (*batch, k - 1))
         logits = _times(rows, _sum_zero_basis(k).T)
@@ -237,15 +240,16 @@ class Simplex(Support):
         # |d value_{1..K-1} / d x| = sqrt(K) prod value
         return ops.exp(logs), _sum(logs, len(shape)) + 0.5 * math.log(k) * math.prod(batch)
 
+    @override
     def unconstrain(self, value: NDArray[Any], shape: Shape) -> NDArray[Any]:
-        """See Support."""
         tolerance = 1e-3 if value.dtype == np.float32 else 1e-6
         _require(value > 0, value, "expected values above 0")
         _require(np.abs(value.sum(axis=-1) - 1) < tolerance, value.sum(axis=-1), "expected sums of 1")
         return _joined(np.log(value) @ _sum_zero_basis(shape[-1]), (*shape[:-1], shape[-1] - 1))
 
+    @override
     def coordinates(self, shape: Shape) -> NDArray[np.bool_]:
-        """See Support: all but the last."""
+        """All elements but the last determine it."""
         return np.broadcast_to(np.arange(shape[-1]) < shape[-1] - 1, shape)
 
 
@@ -259,18 +263,18 @@ class UnitVector(Support):
 
     kind: ClassVar[str] = "unit_vector"
 
+    @override
     def free(self, shape: Shape) -> int:
-        """See Support."""
         _require_axis(shape, 2, "expected a last axis of at least 2, along which its length is 1")
         return math.prod(shape)
 
+    @override
     def constrain(self, x: Array, shape: Shape) -> tuple[Array, Array | None]:
-        """See Support."""
         rows = _split(x, shape)
         return rows / ops.norm(rows, axis=-1, keepdims=True), -0.5 * ops.sum(x * x, axis=-1)
 
+    @override
     def unconstrain(self, value: NDArray[Any], shape: Shape) -> NDArray[Any]:
-        """See Support."""
         lengths = np.linalg.norm(value, axis=-1)
         _require(np.abs(lengths - 1) < 1e-3, lengths, "expected vectors of length 1")
         return _joined(value * math.sqrt(shape[-1]), shape)
@@ -286,46 +290,48 @@ class CorrelationCholesky(Support):
 
     kind: ClassVar[str] = "correlation_cholesky"
 
+    @override
     def free(self, shape: Shape) -> int:
-        """See Support."""
         n = _require_square(shape, 2)
         return math.prod(shape[:-2]) * n * (n - 1) // 2
 
+    @override
     def constrain(self, x: Array, shape: Shape) -> tuple[Array, Array | None]:
-        """See Support."""
         *batch, n, _ = shape
         rows = _split(x, (*batch, n * (n - 1) // 2))
         below = np.tri(n, k=-1, dtype=bool)
         wide = _placed(rows, below)
         # log(1 - tanh(x)^2), without cancellation
         logs = ops.where(below, 2 * (math.log(2) - wide - ops.softplus(-2 * wide)), ops.zeros_like(wide))
-        before = _times(logs, np.triu(np.ones((n, n)), k=1))  # the sum over k < j in each row
+        cumulative = _times(logs, np.triu(np.ones((n, n)), k=1))  # the sum over k < j in each row
         partial = ops.where(below, ops.tanh(wide), np.eye(n, dtype=_dtype(x)))
-        value = ops.where(np.tri(n, dtype=bool), partial * ops.exp(0.5 * before), ops.zeros_like(wide))
-        inside = ops.where(below, 0.5 * before, ops.zeros_like(wide))
+        value = ops.where(np.tri(n, dtype=bool), partial * ops.exp(0.5 * cumulative), ops.zeros_like(wide))
+        inside = ops.where(below, 0.5 * cumulative, ops.zeros_like(wide))
         return value, _sum(logs + inside, len(shape))
 
+    @override
     def unconstrain(self, value: NDArray[Any], shape: Shape) -> NDArray[Any]:
-        """See Support."""
         _require_triangle(value)
         lengths = np.linalg.norm(value, axis=-1)
         _require(np.abs(lengths - 1) < 1e-3, lengths, "expected rows of length 1")
         rows = shape[-1]
-        left = np.ones_like(value[..., 0])
+        remaining = np.ones_like(value[..., 0])
         partial = np.zeros_like(value)
         for j in range(rows):
-            partial[..., j] = value[..., j] / np.sqrt(left)
-            left = np.maximum(left - value[..., j] ** 2, np.finfo(value.dtype).tiny)
+            partial[..., j] = value[..., j] / np.sqrt(remaining)
+            remaining = np.maximum(remaining - value[..., j] ** 2, np.finfo(value.dtype).tiny)
         return _joined(np.arctanh(partial[..., np.tri(rows, k=-1, dtype=bool)]), (*shape[:-2], rows * (rows - 1) // 2))
 
+    @override
     def varies(self, shape: Shape) -> NDArray[np.bool_]:
-        """See Support: all but zeros and the first row."""
+        """The lower triangle varies, but for its first row."""
         lower = np.tri(shape[-1], dtype=bool)
         lower[0] = False
         return np.broadcast_to(lower, shape)
 
+    @override
     def coordinates(self, shape: Shape) -> NDArray[np.bool_]:
-        """See Support: those below the diagonal."""
+        """The elements below the diagonal determine the others."""
         return np.broadcast_to(np.tri(shape[-1], k=-1, dtype=bool), shape)
 
 
@@ -339,28 +345,29 @@ class CovarianceCholesky(Support):
     kind: ClassVar[str] = "covariance_cholesky"
     proper: ClassVar[bool] = False
 
+    @override
     def free(self, shape: Shape) -> int:
-        """See Support."""
         n = _require_square(shape, 1)
         return math.prod(shape[:-2]) * n * (n + 1) // 2
 
+    @override
     def constrain(self, x: Array, shape: Shape) -> tuple[Array, Array | None]:
-        """See Support."""
         *batch, n, _ = shape
         wide = _placed(_split(x, (*batch, n * (n + 1) // 2)), np.tri(n, dtype=bool))
         logs = ops.where(np.eye(n, dtype=bool), wide, ops.zeros_like(wide))
         return ops.where(np.eye(n, dtype=bool), ops.exp(logs), wide), _sum(logs, len(shape))
 
+    @override
     def unconstrain(self, value: NDArray[Any], shape: Shape) -> NDArray[Any]:
-        """See Support."""
         _require_triangle(value)
         n = shape[-1]
         diagonal = np.eye(n, dtype=bool)
         logs = np.where(diagonal, np.log(np.where(diagonal, value, 1)), value)
         return _joined(logs[..., np.tri(n, dtype=bool)], (*shape[:-2], n * (n + 1) // 2))
 
+    @override
     def varies(self, shape: Shape) -> NDArray[np.bool_]:
-        """See Support: the lower triangle."""
+        """The lower triangle varies."""
         return np.broadcast_to(np.tri(shape[-1], dtype=bool), shape)
 
 
@@ -387,12 +394,12 @@ def _joined(value: NDArray[Any], shape: Shape) -> NDArray[Any]:
 
 
 def _sum(x: Array, axes: int) -> Array:
-    """Over the last axes."""
+    """Sums over the last axes."""
     return ops.sum(x, axis=tuple(range(-axes, 0)))
 
 
 def _times(rows: Array, matrix: NDArray[Any]) -> Array:
-    """[..., i] and [i, j] to [..., j]. A constant matrix, in the dtype of the rows."""
+    """Multiplies rows [..., i] by a constant matrix [i, j], in the dtype of the rows."""
     return ops.matmul(rows, matrix.astype(_dtype(rows)))
 
 
@@ -401,12 +408,13 @@ def _cumulated(rows: Array, n: int) -> Array:
     return _times(rows, np.triu(np.ones((n, n))))
 
 
-def _placed(rows: Array, where: NDArray[np.bool_]) -> Array:
-    """[..., k] at the k true places of a square matrix, row by row, as [..., n, n]; some of them at the others too."""
-    index = np.where(where.reshape(-1), np.cumsum(where) - 1, 0)
+def _placed(rows: Array, mask: NDArray[np.bool_]) -> Array:
+    """The square matrices [..., n, n] that have numbers [..., k] at the k true places of a mask [n, n], row by row, and
+    zeros elsewhere."""
+    index = np.where(mask.reshape(-1), np.cumsum(mask) - 1, 0)
     library = tensor_library_of(rows)
-    taken = _split(rows[..., index] if library is None else library.gather(rows, index, axis=-1), where.shape)
-    return ops.where(where, taken, ops.zeros_like(taken))
+    values = _split(rows[..., index] if library is None else library.gather(rows, index, axis=-1), mask.shape)
+    return ops.where(mask, values, ops.zeros_like(values))
 
 
 def _flat(bound: ArrayLike, shape: Shape, x: Array) -> NDArray[Any]:
@@ -430,23 +438,23 @@ def _sum_zero_basis(k: int) -> NDArray[np.float64]:
     return basis
 
 
-# What is required
+# Checks
 
 
 def _is_zero(bound: ArrayLike) -> bool:
     return np.ndim(bound) == 0 and float(np.asarray(bound)) == 0.0
 
 
-def _shown(bound: ArrayLike) -> str:
+def _describe(bound: ArrayLike) -> str:
     return str(bound) if np.ndim(bound) == 0 else f"bounds of shape {np.shape(bound)}"
 
 
-def _require(holds: NDArray[np.bool_] | np.bool_, found: NDArray[Any], expected: str) -> None:
-    """At every place, else SupportError with the first value that does not."""
+def _require(holds: NDArray[np.bool_] | np.bool_, values: NDArray[Any], expected: str) -> None:
+    """Raise SupportError, with the first value for which it does not hold."""
     holds = np.asarray(holds)
     if not holds.all():
         place = tuple(int(i) for i in np.argwhere(~holds)[0])
-        value = found[place] if holds.shape == found.shape else found[place[: found.ndim - 1]]
+        value = values[place] if holds.shape == values.shape else values[place[: values.ndim - 1]]
         raise SupportError(f"has the value {value}; {expected}")
 
 

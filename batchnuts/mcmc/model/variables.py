@@ -20,10 +20,10 @@ from batchnuts.mcmc.model.supports import REAL, Interval, Lower, Real, Support, 
 from batchnuts.settings.schema import nearest, sentence, shown
 
 Labels = Mapping[str, Sequence[Any]]
-"""By the name of an axis: a label for each of its elements."""
+"""Labels of an axis's elements, by its name."""
 
 Data = Mapping[str, tuple[tuple[str, ...], NDArray[Any]]]
-"""By name: the names of an array's axes, and the array."""
+"""Arrays by name, each with the names of its axes."""
 
 RESERVED = frozenset({"chain", "draw"})
 """Axes of all draws, whose names nothing else may have."""
@@ -164,9 +164,9 @@ def check_group(
                 "Choose another name."
             )
         for dim, length in zip(dims, shape, strict=True):
-            first, known = lengths.setdefault(dim, (name, length))
-            if known != length:
-                raise ModelError(f"{owner}: axis {dim!r} has length {known} in {first!r} and {length} in {name!r}.")
+            first, expected = lengths.setdefault(dim, (name, length))
+            if expected != length:
+                raise ModelError(f"{owner}: axis {dim!r} has length {expected} in {first!r} and {length} in {name!r}.")
             if dim in labels and len(labels[dim]) != length:
                 raise ModelError(
                     f"{owner}: axis {dim!r} has length {length} in {name!r}, and {len(labels[dim])} labels in coords; "
@@ -174,8 +174,8 @@ def check_group(
                 )
     if twice := next((name for name in arrays if name in lengths and name in labels), None):
         raise ModelError(f"{owner}: {twice!r} is an array, and coords has labels of that axis; leave one of them out.")
-    named = [name for name, (dims, _) in arrays.items() if of_draws or tuple(dims) != (name,)]
-    if clash := next((name for name in named if name in lengths), None):
+    names = [name for name, (dims, _) in arrays.items() if of_draws or tuple(dims) != (name,)]
+    if clash := next((name for name in names if name in lengths), None):
         raise ModelError(
             f"{owner}: {clash!r} is the name of an array and of an axis, of {lengths[clash][0]!r}; in a file the array "
             "would be taken for the axis's labels. Rename one of them (an axis by dims)."
@@ -212,9 +212,9 @@ def refuse_unknown_names(
     if (name := next((name for name in dims if name not in axes), None)) is not None:
         hint = nearest(name, axes) or f"; expected names among {', '.join(axes)}"
         raise ModelError(sentence(f"{owner}: dims has {name!r}, which is no variable, data or quantity of it{hint}"))
-    known = dict.fromkeys(axis for names in axes.values() for axis in names)
-    if (axis := next((axis for axis in coords if axis not in known), None)) is not None:
-        hint = nearest(axis, known) or (f"; its axes are {', '.join(known)}" if known else "; it has no axes")
+    all_axes = dict.fromkeys(axis for names in axes.values() for axis in names)
+    if (axis := next((axis for axis in coords if axis not in all_axes), None)) is not None:
+        hint = nearest(axis, all_axes) or (f"; its axes are {', '.join(all_axes)}" if all_axes else "; it has no axes")
         raise ModelError(sentence(f"{owner}: coords has labels of {axis!r}, which is no axis of it{hint}"))
 
 
@@ -225,14 +225,14 @@ def checked_dims(owner: str, dims: Any) -> dict[str, tuple[str, ...]]:
     """
     if not isinstance(dims, Mapping | None):
         raise ModelError(f"{owner}: dims is {shown(dims)}; expected names of axes by the name of an array, {_DIMS}.")
-    named: dict[str, tuple[str, ...]] = {}
-    for name, given in (dims or {}).items():
+    checked: dict[str, tuple[str, ...]] = {}
+    for name, value in (dims or {}).items():
         _require_text(f"{owner}: dims", name)
-        axes = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else None
+        axes = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else None
         if axes is None or not all(isinstance(axis, str) for axis in axes):
-            raise ModelError(f"{owner}: dims[{name!r}] is {shown(given)}; expected a name for each axis, {_DIMS}.")
-        named[name] = axes
-    return named
+            raise ModelError(f"{owner}: dims[{name!r}] is {shown(value)}; expected a name for each axis, {_DIMS}.")
+        checked[name] = axes
+    return checked
 
 
 _DIMS = 'as in {"theta": ["school"]}'
@@ -251,22 +251,22 @@ def checked_labels(owner: str, coords: Any) -> dict[str, list[Any]]:
         )
     for axis in coords or {}:
         _require_text(f"{owner}: coords", axis)
-    return {axis: _labels(f"{owner}: coords[{axis!r}]", given) for axis, given in (coords or {}).items()}
+    return {axis: _labels(f"{owner}: coords[{axis!r}]", labels) for axis, labels in (coords or {}).items()}
 
 
-def _require_text(what: str, name: Any) -> None:
+def _require_text(owner: str, name: Any) -> None:
     if not isinstance(name, str):
-        raise ModelError(f"{what} has the name {shown(name)}; expected a text.")
+        raise ModelError(f"{owner} has the name {shown(name)}; expected a text.")
 
 
-def _labels(owner: str, given: Any) -> list[Any]:
-    scalar = isinstance(given, np.ndarray) and not given.shape
-    if scalar or isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise ModelError(f"{owner} is {shown(given)}; expected a list with a label for each element.")
-    if hasattr(given, "__array__") and hasattr(given, "dtype") and getattr(given.dtype, "kind", "O") in "biufMmUS":
-        given = np.asarray(given)  # of xarray or JAX, whose elements would be arrays
-        given = np.char.decode(given) if given.dtype.kind == "S" else given
-    labels = list(given)
+def _labels(owner: str, values: Any) -> list[Any]:
+    scalar = isinstance(values, np.ndarray) and not values.shape
+    if scalar or isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise ModelError(f"{owner} is {shown(values)}; expected a list with a label for each element.")
+    if hasattr(values, "__array__") and hasattr(values, "dtype") and getattr(values.dtype, "kind", "O") in "biufMmUS":
+        values = np.asarray(values)  # of xarray or JAX, whose elements would be arrays
+        values = np.char.decode(values) if values.dtype.kind == "S" else values
+    labels = list(values)
     for label in labels:
         if label is None or isinstance(label, list | tuple | Mapping | set) or np.ndim(label):
             raise ModelError(
@@ -286,40 +286,40 @@ def checked_data(owner: str, data: Any, dims: Mapping[str, Sequence[str]]) -> Da
     """
     if not isinstance(data, Mapping | None):
         raise ModelError(f"{owner} is {shown(data)}; expected arrays by name.")
-    found: dict[str, tuple[tuple[str, ...], NDArray[Any]]] = {}
-    for name, given in (data or {}).items():
+    checked: dict[str, tuple[tuple[str, ...], NDArray[Any]]] = {}
+    for name, value in (data or {}).items():
         _require_text(owner, name)
-        names, array = given if _has_names(given) else (dims.get(name), given)
+        names, array = value if _has_names(value) else (dims.get(name), value)
         array = _array(f"{owner}[{name!r}]", array)
         axes = tuple(f"{name}_dim_{axis}" for axis in range(array.ndim)) if names is None else names
-        found[name] = ((axes,) if isinstance(axes, str) else tuple(axes), array)
-        if array.ndim != len(found[name][0]):
-            raise ModelError(f"{owner}[{name!r}] has shape {array.shape} but dims {found[name][0]}.")
-    return found
+        checked[name] = ((axes,) if isinstance(axes, str) else tuple(axes), array)
+        if array.ndim != len(checked[name][0]):
+            raise ModelError(f"{owner}[{name!r}] has shape {array.shape} but dims {checked[name][0]}.")
+    return checked
 
 
-def _array(owner: str, given: Any) -> NDArray[Any]:
+def _array(owner: str, data: Any) -> NDArray[Any]:
     """Data that a file can hold: numbers, times or texts. Values that a mask hides are NaN."""
     try:
-        array = np.asarray(given)
-        if isinstance(given, np.ma.MaskedArray):
-            array = np.where(np.ma.getmaskarray(given), np.nan, array)
+        array = np.asarray(data)
+        if isinstance(data, np.ma.MaskedArray):
+            array = np.where(np.ma.getmaskarray(data), np.nan, array)
         if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.flat):
             array = array.astype(str)
     except (TypeError, ValueError):  # rows of several lengths
         array = np.array(None)
     if array.dtype.kind not in "biufcUSMm":
-        raise ModelError(f"{owner} is {shown(given)}; expected an array of numbers or texts.")
+        raise ModelError(f"{owner} is {shown(data)}; expected an array of numbers or texts.")
     return array
 
 
-def _has_names(given: Any) -> bool:
+def _has_names(value: Any) -> bool:
     """Whether data are given as (dims, array); two texts in a list are an array."""
-    if not isinstance(given, tuple | list) or len(given) != 2:
+    if not isinstance(value, tuple | list) or len(value) != 2:
         return False
-    names = given[0]
-    one = isinstance(names, str) and isinstance(given, tuple)
-    return one or (isinstance(names, tuple | list) and all(isinstance(axis, str) for axis in names))
+    names = value[0]
+    single = isinstance(names, str) and isinstance(value, tuple)
+    return single or (isinstance(names, tuple | list) and all(isinstance(axis, str) for axis in names))
 
 
 def variables_in_words(variables: Iterable[Variable]) -> list[str]:
@@ -328,7 +328,7 @@ def variables_in_words(variables: Iterable[Variable]) -> list[str]:
 
 
 def _support_in_words(support: Support) -> str:
-    """Its kind, with bounds or other numbers that it has; of arrays a digest."""
+    """The kind of a support, with bounds or other numbers that it has; of arrays a digest."""
     numbers = []
     parts: tuple[Field[Any], ...] = fields(support) if is_dataclass(support) else ()
     for part in parts:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 
-def how_to_wrap(given: Any) -> str:
+def how_to_wrap(value: Any) -> str:
     """The end of an error's message; empty for anything but a distribution."""
-    if not callable(getattr(given, "log_prob", None)):
+    if not callable(getattr(value, "log_prob", None)):
         return ""
-    kinds = " ".join(kind.__name__ for kind in type(given).__mro__)
+    kinds = " ".join(kind.__name__ for kind in type(value).__mro__)
     if "Sequential" in kinds:
         wrapped = '`lambda p: distribution.log_prob([p["a"], p["b"]])` with `variables={"a": [], "b": []}`, say'
     elif "JointDistribution" in kinds:

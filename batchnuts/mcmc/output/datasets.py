@@ -77,20 +77,22 @@ def to_groups(
     chains, complete = draws.chains, draws.complete
     stats = {name: draws.rectangle(array) for name, array in draws.stats.items()}
     numbers = draws.first + np.arange(complete)
-    found = layout.of_draws(draws.rectangle(draws.position), stats, chains, numbers)
-    attributes = attributes_of(draws, model, config, found["sample_stats"]["lp"][1])
+    by_group = layout.of_draws(draws.rectangle(draws.position), stats, chains, numbers)
+    attributes = attributes_of(draws, model, config, by_group["sample_stats"]["lp"][1])
     groups = {
-        name: sample_group(name, found[name], draws, layout, attributes) for name in ("posterior", "sample_stats")
+        name: sample_group(name, by_group[name], draws, layout, attributes) for name in ("posterior", "sample_stats")
     }
     groups |= other_groups(draws, model, layout, attributes)
-    groups |= {name: sample_group(name, found[name], draws, layout, attributes) for name in found if name not in groups}
+    groups |= {
+        name: sample_group(name, by_group[name], draws, layout, attributes) for name in by_group if name not in groups
+    }
     means = chain_means(draws.position, draws.stats["step_size"], draws.done)
     groups["adaptation"] = adaptation(draws, model, means, attributes)
     if (last := int(draws.done.max())) > complete:
         numbers = draws.first + np.arange(complete, last)
         further = {name: array[chains, complete:last] for name, array in draws.stats.items()}
-        done = draws.first + draws.done[chains]
-        entries = layout.of_unfinished(draws.position[chains, complete:last], further, done, numbers)
+        draws_done = draws.first + draws.done[chains]
+        entries = layout.of_unfinished(draws.position[chains, complete:last], further, draws_done, numbers)
         groups["unfinished"] = unfinished(entries, draws, numbers, layout, attributes)
     if draws.last_position is not None:
         groups["divergences"] = divergences(*_diverged(draws), layout, attributes)
@@ -111,7 +113,7 @@ def sample_group(name: str, entries: Entries, draws: Draws, layout: Layout, attr
 
 
 def statistics_attributes(draws: Draws) -> Attributes:
-    """What only the group `sample_stats` has."""
+    """Attributes that only the group `sample_stats` has."""
     return {"useful_gradients": draws.useful_gradients, "utilization": float(draws.utilization)}
 
 
@@ -135,21 +137,23 @@ def progress(history: History, attributes: Attributes) -> Group:
 
 def adaptation(draws: Draws, model: Model, means: ChainMeans, attributes: Attributes) -> Group:
     """The metric, the step sizes and where chains ended: what a later run may take over. means: of all draws."""
-    entries, own = tuning_of(draws, model, means)
-    own |= {
+    entries, own_attributes = tuning_of(draws, model, means)
+    own_attributes |= {
         "made_with": json.dumps(made_with(draws.execution.backend)),
         "model_described": json.dumps(described(model)),
     }
-    return Group.of(entries, {"chain": draws.chains, "coefficient": model.free_names()}, {**attributes, **own})
+    return Group.of(
+        entries, {"chain": draws.chains, "coefficient": model.free_names()}, {**attributes, **own_attributes}
+    )
 
 
 def unfinished(
     entries: Entries, draws: Draws, numbers: NDArray[np.int64], layout: Layout, attributes: Attributes
 ) -> Group:
     """Draws `complete` to `max(done)`, by their `numbers`: it goes on where the posterior stops."""
-    every: Mapping[str, Any] = {**entries, "draws_done": (("chain",), draws.first + draws.done[draws.chains])}
+    arrays: Mapping[str, Any] = {**entries, "draws_done": (("chain",), draws.first + draws.done[draws.chains])}
     samples = {"chain": draws.chains, "draw": numbers[layout.content.kept(numbers)]}
-    return group_of(every, samples, layout.model.labels(), attributes)
+    return group_of(arrays, samples, layout.model.labels(), attributes)
 
 
 def divergences(
@@ -168,8 +172,8 @@ def _diverged(draws: Draws) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArr
     """The arguments of `divergences`."""
     assert draws.last_position is not None
     assert draws.start is not None
-    made = np.arange(draws.position.shape[1]) < draws.done[:, None]
-    chain, draw = np.nonzero(draws.stats["diverging"] & made)
+    completed = np.arange(draws.position.shape[1]) < draws.done[:, None]
+    chain, draw = np.nonzero(draws.stats["diverging"] & completed)
     start = np.where(draw[:, None] > 0, draws.position[chain, draw - 1], draws.start[chain])
     return chain, draws.first + draw, np.stack([start, draws.last_position[chain, draw]], axis=1)
 
@@ -181,8 +185,8 @@ def group_of(
     attributes: Attributes,
 ) -> Group:
     """A group of arrays, with the coordinates `samples`, and the labels of the other axes that it has."""
-    used = {dim for dims, *_ in entries.values() for dim in dims}
-    coords = {dim: names for dim, names in labels.items() if dim in used}
+    used_dims = {dim for dims, *_ in entries.values() for dim in dims}
+    coords = {dim: names for dim, names in labels.items() if dim in used_dims}
     return Group.of(entries, {**coords, **samples}, attributes)
 
 
@@ -245,7 +249,7 @@ def attributes_of(
 def settings_attributes(
     model: Model, settings: SamplerSettings, execution: ExecutionSettings, config: Mapping[str, Any] | None
 ) -> Attributes:
-    """Those that are known before a run; config: see `to_datasets`."""
+    """Attributes that are known before a run; config: as for `to_datasets`."""
     resolved = config or {
         "sampler": settings.model_dump(mode="json", by_alias=True),
         "execution": execution.model_dump(mode="json", by_alias=True),

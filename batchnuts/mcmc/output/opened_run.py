@@ -26,8 +26,8 @@ def open_run(path: str | os.PathLike[str]) -> Result:
         groups = _read(location, "Zarr", lambda: open_zarr(location))
         if none := without_draws(location, groups):
             raise OutputError(none)
-        made: Result = _read(location, "Zarr", lambda: to_arviz(groups))
-        return made
+        result: Result = _read(location, "Zarr", lambda: to_arviz(groups))
+        return result
     if isinstance(location, Url):
         raise OutputError(f"There is no Zarr store at {location}. Check the URL, and that the run has begun to draw.")
     if location.is_dir():
@@ -39,8 +39,8 @@ def open_run(path: str | os.PathLike[str]) -> Result:
         )
     import arviz
 
-    found: Result = _read(location, "netCDF", lambda: arviz.from_netcdf(str(location)))
-    return found
+    inference_data: Result = _read(location, "netCDF", lambda: arviz.from_netcdf(str(location)))
+    return inference_data
 
 
 def _read(location: OutputLocation, kind: str, read: Callable[[], Read]) -> Read:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.files.saving import OutputError
@@ -29,7 +30,7 @@ from batchnuts.mcmc.output.datasets import (
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.statistics.chain_means import ChainMeans, chain_means
 from batchnuts.mcmc.statistics.draw_blocks import VariableBlock
-from batchnuts.mcmc.storage.contract import MakeStorage, Storage
+from batchnuts.mcmc.storage.contract import MakeStorage, Storage, Stream
 from batchnuts.mcmc.storage.draws import Draws, statistics
 from batchnuts.mcmc.storage.layout import Entries, Layout
 from batchnuts.mcmc.storage.logged import PART
@@ -53,8 +54,8 @@ def require_zarr() -> None:
         )
 
 
-class ZarrRun:
-    """See Stream. location: the store, which is made when the first draws are. config: see `to_datasets`.
+class ZarrRun(Stream):
+    """Draws go to a Zarr store, which is made when the first ones are: at `location`. config: as for `to_datasets`.
 
     replace: whether a store that is there is deleted then. resumed: whether one is gone on with that an earlier process
     has left. earlier: draws of each chain that are elsewhere; the store has those that follow.
@@ -79,7 +80,7 @@ class ZarrRun:
         self.config = config
         self.replace = replace
         self.claimed = resumed and self.place.is_own()
-        """Whether what is there is this run's own."""
+        """Whether the store that is there is this run's own."""
         self.storage: StreamedStorage | None = None
         self.sink: ZarrSink | None = None
         self.layout: Layout | None = None
@@ -88,14 +89,14 @@ class ZarrRun:
     ahead = False
     """Whether some chains may have draws in the store that others have not made."""
 
+    @override
     def begin(self, sampler: SamplerSettings, execution: ExecutionSettings) -> MakeStorage:
-        """See Stream."""
         self.sampler, self.execution = sampler, execution
         self.layout = Layout(self.model, self.content, execution, sampler.seed)
         return self.make
 
     def make(self, like: Record, chains: int, transitions: int, room: int | None = None) -> Storage:
-        """See MakeStorage."""
+        """Make the storage of the run's draws: a MakeStorage."""
         self.close()
         self._claim()
         transitions -= self.earlier
@@ -110,7 +111,7 @@ class ZarrRun:
         return Following(self.storage, self.earlier) if self.earlier else self.storage
 
     def _sink(self, chains: int, transitions: int, rows: int) -> ZarrSink:
-        """Where blocks of so many rows go."""
+        """The sink for blocks of so many rows."""
         from batchnuts.mcmc.storage.zarr_sink import ZarrSink
 
         assert self.layout is not None
@@ -226,12 +227,14 @@ class ZarrRun:
                 continue
             records = block.records._asdict()
             stats = {name: array[chains, part] for name, array in statistics(records, sink.max_tree_depth).items()}
-            these = np.arange(block.first, block.first + block.rows)[part]
-            entries = layout.of_unfinished(records["position"][chains, part], stats, draws.done[chains], these)
+            block_numbers = np.arange(block.first, block.first + block.rows)[part]
+            entries = layout.of_unfinished(records["position"][chains, part], stats, draws.done[chains], block_numbers)
             if "unfinished" not in sink.files.arrays:
                 sink.files.clear("unfinished")
                 sink.begin({"unfinished": entries}, chains, numbers + self.earlier)
-            place = slice(length(int(these[0])) - length(complete), length(int(these[-1]) + 1) - length(complete))
+            place = slice(
+                length(int(block_numbers[0])) - length(complete), length(int(block_numbers[-1]) + 1) - length(complete)
+            )
             sink.files.write("unfinished", entries, slice(0, len(chains)), place)
 
     def _finish_groups(
@@ -248,8 +251,8 @@ class ZarrRun:
             chain, draw, points = sink.gathered(draws.start, int(draws.done.max()))
             groups["divergences"] = divergences(chain, draw + self.earlier, points, layout, attributes)
         if further:
-            done = group_of({"draws_done": (("chain",), draws.first + draws.done[draws.chains])}, {}, {}, {})
-            files.put("unfinished", done.dataset())
+            draws_done = group_of({"draws_done": (("chain",), draws.first + draws.done[draws.chains])}, {}, {}, {})
+            files.put("unfinished", draws_done.dataset())
         if layout.left_out is not None:
             attributes |= {"left_out": layout.left_out}
         for name, group in groups.items():
@@ -261,20 +264,21 @@ class ZarrRun:
         sink.commit(draws.complete, **further)
 
     def _means(self, draws: Draws, storage: StreamedStorage) -> ChainMeans:
-        """Of the draws that count: where an interim analysis has ended the run, chains had made more."""
+        """Means of the draws that count: where an interim analysis has ended the run, chains had made more."""
         if (storage.recorded == draws.done).all() or storage.memory is None:
             return storage.means
         records = storage.memory.first(int(draws.done.max()))
         return chain_means(records.position, records.step_size, draws.done)
 
 
-class Following:
-    """See Storage. Transitions are those that follow `earlier` others, which `storage` does not have."""
+class Following(Storage):
+    """Stores the transitions that follow `earlier` others, which `storage` does not have."""
 
     def __init__(self, storage: Storage, earlier: int) -> None:
         self.storage = storage
         self.earlier = earlier
 
+    @override
     def record(
         self,
         chains: NDArray[np.int64],
@@ -283,23 +287,23 @@ class Following:
         last: NDArray[np.int64],
         records: Record,
     ) -> None:
-        """See Storage."""
         self.storage.record(chains, lanes, first - self.earlier, last - self.earlier, records)
 
+    @override
     def flush(self) -> None:
-        """See Storage."""
         self.storage.flush()
 
+    @override
     def resume(self, recorded: NDArray[np.int64]) -> None:
-        """See Storage."""
         self.storage.resume(recorded - self.earlier)
 
+    @override
     def first(self, transitions: int) -> Record:
-        """See Storage: the first of those that follow."""
+        """The first of the transitions that follow."""
         return self.storage.first(transitions - self.earlier)
 
+    @override
     def finalize(self) -> Record:
-        """See Storage."""
         return self.storage.finalize()
 
 

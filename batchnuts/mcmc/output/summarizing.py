@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from batchnuts.files.groups import datasets_of
 from batchnuts.files.saving import OutputError
@@ -30,11 +31,11 @@ from batchnuts.mcmc.output.streaming import saved_rows
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.settings.superchains import count_superchains
 from batchnuts.mcmc.statistics.running_summary import RunningSummary, StatisticsTotals
-from batchnuts.mcmc.storage.contract import MakeStorage, Storage
+from batchnuts.mcmc.storage.contract import MakeStorage, Storage, Stream
 from batchnuts.mcmc.storage.draws import Draws, statistics
 from batchnuts.mcmc.storage.layout import Entries, Layout
 from batchnuts.mcmc.storage.row_blocks import RowBlock
-from batchnuts.mcmc.storage.streamed import StreamedStorage, rows_of_block
+from batchnuts.mcmc.storage.streamed import Sink, StreamedStorage, rows_of_block
 
 if TYPE_CHECKING:
     import xarray
@@ -58,35 +59,35 @@ class Coefficients:
     def __init__(self, entries: Entries, labels: Mapping[str, list[Any]]) -> None:
         self.names: list[str] = []
         self.places: dict[str, slice] = {}
-        """Of each variable's elements among the coefficients."""
-        self.kept: dict[str, NDArray[np.bool_]] = {}
-        """By variable [elements]: which are not the same for all positions."""
+        """The places of each variable's elements among the coefficients."""
+        self.varying: dict[str, NDArray[np.bool_]] = {}
+        """[elements] by variable: which are not the same for all positions."""
         may_be_constant: list[bool] = []
-        for name, (dims, array, given) in entries.items():
+        for name, (dims, array, attributes) in entries.items():
             shape = array.shape[2:]
-            each = [labels.get(dim, list(range(n))) for dim, n in zip(dims[2:], shape, strict=True)]
-            self.kept[name] = elements_that_vary(given.get("support", ""), shape).reshape(-1)
-            names = list(compress(labelled_elements(name, each), self.kept[name]))
+            axis_labels = [labels.get(dim, list(range(n))) for dim, n in zip(dims[2:], shape, strict=True)]
+            self.varying[name] = elements_that_vary(attributes.get("support", ""), shape).reshape(-1)
+            names = list(compress(labelled_elements(name, axis_labels), self.varying[name]))
             self.places[name] = slice(len(self.names), len(self.names) + len(names))
             self.names += names
-            may_be_constant += [bool(given.get("generated"))] * len(names)
+            may_be_constant += [bool(attributes.get("generated"))] * len(names)
         self.may_be_constant = np.array(may_be_constant, bool)
         """[coefficients]: those of generated quantities."""
         floats = {array.dtype for _, array, _ in entries.values()}
         self.dtype: np.dtype[Any] = np.dtype(np.float32 if floats == {np.dtype(np.float32)} else np.float64)
 
     def put(self, entries: Entries, values: NDArray[Any]) -> None:
-        """Their values [chains, draws, coefficients]; NaN where a function of the model has failed."""
+        """Write their values [chains, draws, coefficients]; NaN where a function of the model has failed."""
         for name, place in self.places.items():
             if name in entries:
                 array = entries[name][1]
-                values[:, :, place] = array.reshape(*array.shape[:2], -1)[:, :, self.kept[name]]
+                values[:, :, place] = array.reshape(*array.shape[:2], -1)[:, :, self.varying[name]]
             else:
                 values[:, :, place] = np.nan
 
 
-class SummarySink:
-    """See Sink. transitions: how many draws each chain is to make. folder: for what `sync` saves."""
+class SummarySink(Sink):
+    """Reduces blocks to a summary. transitions: how many draws each chain is to make. folder: for what `sync` saves."""
 
     def __init__(self, layout: Layout, max_tree_depth: int, transitions: int, folder: Path) -> None:
         self.layout = layout
@@ -94,21 +95,21 @@ class SummarySink:
         self.transitions = transitions
         self.folder = folder
         self.blocks = 0
-        """Complete ones that were written."""
+        """The number of complete blocks that were written."""
         self.coefficients: Coefficients | None = None
         """This and the next two are None before the first draw."""
         self.running: RunningSummary | None = None
         self.totals: StatisticsTotals | None = None
         self.saved: dict[str, NDArray[Any]] | None = None
-        """What the first draws that come are added to."""
+        """The arrays to which the first draws that come are added."""
 
+    @override
     def write(self, block: RowBlock, previous: NDArray[Any] | None) -> None:
-        """See Sink."""
         self.add(block, np.arange(len(block.records.lp)), block.rows)
         self.blocks += 1
 
     def add(self, block: RowBlock, chains: NDArray[np.int64], rows: int) -> None:
-        """The first rows of a block, of the chains with these numbers, the same ones each time."""
+        """Add the first rows of a block, of the chains with these numbers, the same ones each time."""
         records = {name: array for name, array in block.records._asdict().items() if not isinstance(array, tuple)}
         stats = statistics(records, self.max_tree_depth)
         draws = np.arange(block.first, block.first + rows)
@@ -116,19 +117,19 @@ class SummarySink:
         values: NDArray[Any] = np.empty(0)
         for start in range(0, len(chains), step):
             part = slice(start, min(start + step, len(chains)))
-            found = self.layout.of_draws(records["position"][chains[part], :rows], {}, chains[part], draws)
-            entries = found["posterior"]
+            groups = self.layout.of_draws(records["position"][chains[part], :rows], {}, chains[part], draws)
+            entries = groups["posterior"]
             if self.coefficients is None:
                 self.coefficients = Coefficients(entries, self.layout.model.labels())
-            of = self.coefficients
-            if entries.keys() - of.places.keys():
+            coefficients = self.coefficients
+            if entries.keys() - coefficients.places.keys():
                 raise ModelError(
                     f"Model {self.layout.model.name!r}: its function generated, which gives all that is reported, "
                     "fails for some draws."
                 )
             if not start:
-                values = np.empty((len(chains), rows, len(of.names)), of.dtype)
-            of.put(entries, values[part])
+                values = np.empty((len(chains), rows, len(coefficients.names)), coefficients.dtype)
+            coefficients.put(entries, values[part])
         if self.running is None or self.totals is None:
             self.running = RunningSummary(len(chains), self.transitions, values.shape[2], values.dtype)
             self.totals = StatisticsTotals(len(chains))
@@ -165,20 +166,21 @@ def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray
 
 
 class SummarizedStorage(StreamedStorage):
-    """See Storage: blocks are reduced, and what they were reduced to is gone on with."""
+    """Reduces blocks of draws, and goes on from what earlier ones were reduced to."""
 
     sink: SummarySink
 
+    @override
     def resume(self, recorded: NDArray[np.int64]) -> None:
-        """See Storage. Raises CheckpointError where no flush has left this."""
         super().resume(recorded)
         self.sink.resume(self.written)
 
 
-class SummaryRun:
-    """See Stream. folder: for blocks that do not fit into memory, and what checkpoints need. config: see `to_datasets`.
+class SummaryRun(Stream):
+    """Draws are summarized while they are made, and not kept.
 
-    resumed: whether a run is gone on with that an earlier process has left.
+    folder: for blocks that do not fit into memory, and what checkpoints need. config: as for `to_datasets`. resumed:
+    whether the run goes on that an earlier process has left.
     """
 
     def __init__(
@@ -199,13 +201,13 @@ class SummaryRun:
         if not resumed:
             shutil.rmtree(folder, ignore_errors=True)
 
+    @override
     def begin(self, sampler: SamplerSettings, execution: ExecutionSettings) -> MakeStorage:
-        """See Stream."""
         self.sampler, self.execution = sampler, execution
         return self.make
 
     def make(self, like: Record, chains: int, transitions: int, room: int | None = None) -> Storage:
-        """See MakeStorage."""
+        """Make the storage that summarizes the run's draws: a MakeStorage."""
         self.close()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -243,20 +245,20 @@ class SummaryRun:
             if rows:
                 sink.add(block, draws.chains, rows)
         storage.close()
-        running, totals, of = sink.running, sink.totals, sink.coefficients
+        running, totals, coefficients = sink.running, sink.totals, sink.coefficients
         log_density = np.zeros((1, 1)) if totals is None else totals.log_density[:, None]
         attributes = attributes_of(draws, self.model, self.config, log_density)
         layout = Layout(self.model, self.content, draws.execution, draws.settings.seed)
         groups = datasets_of(other_groups(draws, self.model, layout, attributes))
-        if running is not None and totals is not None and of is not None:
+        if running is not None and totals is not None and coefficients is not None:
             groups["summary"] = summary_group(
                 running,
                 totals,
-                of.names,
+                coefficients.names,
                 draws.chains,
                 count_superchains(draws.settings),
                 {**attributes, **statistics_attributes(draws)},
-                of.may_be_constant,
+                coefficients.may_be_constant,
             )
         groups["adaptation"] = adaptation(draws, self.model, storage.means, attributes).dataset()
         if not keep:

@@ -20,5 +20,5 @@ def absurd_starts(log_density: NDArray[np.floating]) -> NDArray[np.bool_]:
     depth = log_density.max() - log_density.astype(np.float64)
     rounded = np.spacing(np.abs(log_density)) > 1.0
     typical = max(float(np.quantile(depth, LOWEST)), 1.0)
-    found = rounded & (depth > ABSURD * typical)
-    return found if found.mean() <= 0.5 else np.zeros_like(found)
+    absurd = rounded & (depth > ABSURD * typical)
+    return absurd if absurd.mean() <= 0.5 else np.zeros_like(absurd)

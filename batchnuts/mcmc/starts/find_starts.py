@@ -46,10 +46,10 @@ def check_at_starts(model: Model, engine: Engine, proposals: Proposals, position
     one_by_one = (row for rows in chain([position], draw_again(proposals)) for row in rows)
     reached = reached_by(model)
     known: list[str] = []
-    found, log_density, gradient = check_density(model, islice(one_by_one, TRIES), engine, known.append)
+    start, log_density, gradient = check_density(model, islice(one_by_one, TRIES), engine, known.append)
     refuse_improper(model, engine, position, gradient)
     values = np.asarray(log_density), np.asarray(gradient)
-    return Checked(position[0], found, *values, reached, known[-1] if known else None)
+    return Checked(position[0], start, *values, reached, known[-1] if known else None)
 
 
 def find_starts(
@@ -78,13 +78,13 @@ def find_starts(
         absurd[~bad] = absurd_starts(log_density[~bad])
         if not absurd.any():
             return Starts(position, log_density, gradient, not_numbers)
-        others = next(drawn, None)
-        if others is None or (others[absurd] == position[absurd]).all():
+        redrawn = next(drawn, None)
+        if redrawn is None or (redrawn[absurd] == position[absurd]).all():
             if not bad.any():  # nothing better can be had
                 return Starts(position, log_density, gradient, not_numbers)
             raise no_start(model, position, log_density, gradient, tries)
         bad = absurd
-        position = np.where(bad[:, None], others, position)
+        position = np.where(bad[:, None], redrawn, position)
         tries += 1
 
 
@@ -110,16 +110,17 @@ def no_start(
     dimension] that is not finite.
     """
     finite = np.isfinite(log_density)
-    what, values = "log-density", log_density
+    quantity, values = "log-density", log_density
     if finite_density := bool(finite.all()):
         finite = np.isfinite(gradient).all(axis=-1)
-        what, values = "gradient", gradient.sum(axis=-1)
+        quantity, values = "gradient", gradient.sum(axis=-1)
     bad = np.flatnonzero(~finite)
     remedies = [] if finite_density else lost_observations(model, position[bad])
     drawn = f", drawn {tries} times" if tries > 1 else ""
     return ModelError(
-        f"Model {model.name!r}: its {what} is not finite at the initial position of {len(bad)} of {len(finite)} chains "
-        f"(first: chain {bad[0]}, {values[bad[0]]}{drawn}). {' '.join(remedies or _advice_on(model, values[bad]))}"
+        f"Model {model.name!r}: its {quantity} is not finite at the initial position of {len(bad)} of {len(finite)} "
+        f"chains (first: chain {bad[0]}, {values[bad[0]]}{drawn}). "
+        f"{' '.join(remedies or _advice_on(model, values[bad]))}"
     )
 
 

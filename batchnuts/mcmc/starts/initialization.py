@@ -37,12 +37,12 @@ def make_proposals(
     of_superchains = _of_superchains(model, sampler, execution, count, tuning)
     superchain = superchain_of(sampler.chain_count, count)
 
-    first = functools.cache(lambda: made(0))  # it is checked, and then used: an initializer is called once
+    first = functools.cache(lambda: proposal(0))  # it is checked, and then used: an initializer is called once
 
     def proposed(attempt: int) -> NDArray[Any]:
-        return made(attempt) if attempt else first()
+        return proposal(attempt) if attempt else first()
 
-    def made(attempt: int) -> NDArray[Any]:
+    def proposal(attempt: int) -> NDArray[Any]:
         position = of_superchains(attempt)
         if init.jitter:
             rng = np.random.default_rng((sampler.seed, attempt, _JITTER))
@@ -60,16 +60,16 @@ def positions_to_check(model: Model, sampler: SamplerSettings, proposals: Propos
 
 
 _JITTER, _RUN, _PATH = 1, 2, 3
-"""What random numbers are for."""
+"""Numbers that keep random numbers for different purposes apart."""
 
 
 def _of_superchains(
     model: Model, sampler: SamplerSettings, execution: ExecutionSettings, count: int, tuning: Tuning | None
 ) -> Proposals:
-    """Of an attempt, [superchains, dimension]."""
+    """Positions [superchains, dimension] of an attempt."""
     init = sampler.init
     if init.values is not None:
-        rows = _given(model, init.values, count)
+        rows = _of_values(model, init.values, count)
         return lambda attempt: rows[np.arange(count) % len(rows)]
     if init.run is not None:
         drawn = draws_of_run(model, init.run, "sampler.init.run")
@@ -112,20 +112,20 @@ def _arrays(model: Model, values: Mapping[str, Any]) -> tuple[dict[str, NDArray[
     arrays = {}
     for name, value in values.items():
         try:
-            found = np.asarray(value)
-            text = found.dtype.kind in "SU"
-            found = found.astype(np.float64)
+            array = np.asarray(value)
+            text = array.dtype.kind in "SU"
+            array = array.astype(np.float64)
         except (TypeError, ValueError):  # texts, lists of several lengths
             text = True
         if text:
             raise SettingsError(
                 f"sampler.init.values.{name}: found {shown(value)}; expected numbers, or lists of numbers."
             )
-        if not np.isfinite(found).all():
+        if not np.isfinite(array).all():
             raise SettingsError(
-                f"sampler.init.values.{name}: found {found[~np.isfinite(found)].flat[0]}; expected finite numbers."
+                f"sampler.init.values.{name}: found {array[~np.isfinite(array)].flat[0]}; expected finite numbers."
             )
-        arrays[name] = found
+        arrays[name] = array
     leads = {
         arrays[variable.name].shape[0]
         for variable in model.variables
@@ -138,7 +138,7 @@ def _arrays(model: Model, values: Mapping[str, Any]) -> tuple[dict[str, NDArray[
     return arrays, leads.pop() if leads else 1
 
 
-def _given(model: Model, values: Mapping[str, Any], count: int) -> NDArray[Any]:
+def _of_values(model: Model, values: Mapping[str, Any], count: int) -> NDArray[Any]:
     """[starts, dimension], from values by name [*shape] or [starts, *shape]."""
     shapes = {variable.name: variable.shape for variable in model.variables}
     arrays, starts = _arrays(model, values)
@@ -174,8 +174,8 @@ def _of_paths(model: Model, sampler: SamplerSettings, count: int) -> Proposals:
     def proposed(attempt: int) -> NDArray[Any]:
         rng = _rng(sampler, attempt)
         starts = _uniform(model, sampler.init, rng, count)
-        one, many = _densities(model, default_engine(model, starts[0].astype(model.dtype)))
-        return pathfinder_starts(one, many, starts, np.random.default_rng((sampler.seed, attempt, _PATH)))
+        at_one, at_many = _densities(model, default_engine(model, starts[0].astype(model.dtype)))
+        return pathfinder_starts(at_one, at_many, starts, np.random.default_rng((sampler.seed, attempt, _PATH)))
 
     return proposed
 
@@ -185,11 +185,11 @@ def _densities(model: Model, engine: Engine) -> tuple[Any, Any]:
     library = engine.library
     differentiated, density = library.differentiated(model.flat_log_density), library.compiled(model.flat_log_density)
 
-    def one(position: NDArray[Any]) -> tuple[float, NDArray[Any]]:
+    def at_one(position: NDArray[Any]) -> tuple[float, NDArray[Any]]:
         value, gradient = differentiated(library.tensor(position.astype(model.dtype)))
         return float(np.asarray(value)), np.asarray(gradient, np.float64)
 
-    def many(positions: NDArray[Any]) -> NDArray[Any]:
+    def at_many(positions: NDArray[Any]) -> NDArray[Any]:
         return np.array([float(np.asarray(density(library.tensor(row.astype(model.dtype))))) for row in positions])
 
-    return one, many
+    return at_one, at_many

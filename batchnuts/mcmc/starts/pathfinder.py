@@ -95,10 +95,10 @@ def climb(value_and_gradient: ValueAndGradient, start: Float) -> list[tuple[Floa
 
 def approximations(path: Sequence[tuple[Float, Float]]) -> list[Approximation]:
     """The normal approximation at each point after the first whose inverse Hessian is positive definite."""
-    found = []
+    result = []
     pairs: list[tuple[Float, Float]] = []
-    for (before, gradient_before), (position, gradient) in pairwise(path):
-        step, change = position - before, gradient_before - gradient  # of minus the log-density
+    for (previous, previous_gradient), (position, gradient) in pairwise(path):
+        step, change = position - previous, previous_gradient - gradient  # of minus the log-density
         if step @ change > 1e-12 * float(change @ change):  # else the curvature is not positive, as in Algorithm 3
             pairs = [*pairs, (step, change)][-HISTORY:]
         if not pairs:
@@ -108,8 +108,8 @@ def approximations(path: Sequence[tuple[Float, Float]]) -> list[Approximation]:
             factor: Float = np.linalg.cholesky(covariance).astype(np.float64)
         except np.linalg.LinAlgError:
             continue
-        found.append(Approximation(position + covariance @ gradient, factor))  # a Newton step from there
-    return found
+        result.append(Approximation(position + covariance @ gradient, factor))  # a Newton step from there
+    return result
 
 
 def inverse_hessian(pairs: Sequence[tuple[Float, Float]]) -> Float:

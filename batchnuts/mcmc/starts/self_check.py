@@ -77,13 +77,13 @@ def check(model: Model, seed: int = 0) -> ModelCheck:
     findings += [_jacobian(variable, engine, rng) for variable in model.variables if not variable.is_real]
     if finite.any():
         chosen = np.flatnonzero(finite)[:TRIED]
-        at, values, gradients = positions[chosen], log_density[chosen], gradient[chosen]
-        findings.append(_repeated(model, engine, at[0]))
+        positions_tried, values, gradients = positions[chosen], log_density[chosen], gradient[chosen]
+        findings.append(_repeated(model, engine, positions_tried[0]))
         if model.natural_scale is not None:
             certain = np.argsort(np.where(finite, np.abs(log_density), np.inf))[: len(chosen)]
             findings.append(_jacobian_of_library(model, engine, model.natural_scale(), positions[certain]))
-        findings.append(_batch(model, engine, at, values, gradients))
-        findings.append(_gradient(model, engine, at, gradients, rng))
+        findings.append(_batch(model, engine, positions_tried, values, gradients))
+        findings.append(_gradient(model, engine, positions_tried, gradients, rng))
     if has_quantities(model) or model.of_data:
         findings.append(_quantities(model, engine, positions[0]))
     return ModelCheck(tuple(findings))
@@ -92,33 +92,33 @@ def check(model: Model, seed: int = 0) -> ModelCheck:
 def _starts(finite: NDArray[np.bool_], log_density: NDArray[Any], reasons: list[str]) -> Finding:
     """All other positions are drawn again before a run, which so many finite ones let expect to succeed."""
     count, total = int(finite.sum()), len(finite)
-    said = f"{count} of {total} initial positions have a finite log-density and gradient"
+    message = f"{count} of {total} initial positions have a finite log-density and gradient"
     if 0 < count < total:
-        said += ", and a run draws the others again"
+        message += ", and a run draws the others again"
     if (unknown := int(np.isnan(log_density).sum())) and not reasons:
-        said += (
+        message += (
             f"; at {unknown} the log-density is not a number: if a scale may be negative there, declare it with "
             "batchnuts.positive()"
         )
-    return Finding("starts", count >= ENOUGH_STARTS * total, ". ".join([said, *reasons]).removesuffix("."))
+    return Finding("starts", count >= ENOUGH_STARTS * total, ". ".join([message, *reasons]).removesuffix("."))
 
 
-def _repeated(model: Model, engine: Engine, at: NDArray[Any]) -> Finding:
+def _repeated(model: Model, engine: Engine, position: NDArray[Any]) -> Finding:
     """The log-density [] at one position, from two functions that are traced one after the other."""
     library = engine.library
-    values = [float(np.asarray(library.compiled(_again(model))(library.tensor(at)))) for _ in range(2)]
+    values = [float(np.asarray(library.compiled(_untraced(model))(library.tensor(position)))) for _ in range(2)]
     differ = abs(values[0] - values[1])
     same = differ <= AGREEMENT * math.sqrt(np.finfo(model.dtype).eps) * max(abs(values[0]), 1e-30)
-    said = f"two evaluations at one position differ by {differ:.2g}"
+    message = f"two evaluations at one position differ by {differ:.2g}"
     if not same:
-        said += (
+        message += (
             ": the log-density depends on something else than its argument (a counter, random numbers, the time), "
             "which a run reads once, when it is compiled"
         )
-    return Finding("repeated", same, said)
+    return Finding("repeated", same, message)
 
 
-def _again(model: Model) -> Callable[[Any], Any]:
+def _untraced(model: Model) -> Callable[[Any], Any]:
     """The log-density as a function that was never traced."""
     return lambda position: model.flat_log_density(position)
 
@@ -141,10 +141,10 @@ def _jacobian(variable: Variable, engine: Engine, rng: np.random.Generator) -> F
     rows = library.compiled(row)
     matrix = np.stack([np.asarray(rows(x, library.tensor(unit))) for unit in np.eye(variable.size)])
     # the volume of the image: of matrices that determine each other, as those of a simplex, by the first rows
-    found = _log_volume(matrix[_independent(variable)])
-    said = float(np.asarray(library.compiled(lambda x: variable.support.constrain(x, variable.shape)[1])(x)))
-    ok = math.isclose(found, said, rel_tol=1e-6, abs_tol=1e-6)
-    return Finding(name, ok, f"log |det| is {said:.6g}, by automatic differentiation {found:.6g}")
+    log_volume = _log_volume(matrix[_independent(variable)])
+    declared = float(np.asarray(library.compiled(lambda x: variable.support.constrain(x, variable.shape)[1])(x)))
+    ok = math.isclose(log_volume, declared, rel_tol=1e-6, abs_tol=1e-6)
+    return Finding(name, ok, f"log |det| is {declared:.6g}, by automatic differentiation {log_volume:.6g}")
 
 
 def _elements(variable: Variable, x: Any) -> Any:
@@ -160,7 +160,7 @@ def _log_volume(matrix: NDArray[Any]) -> float:
     return float(np.linalg.slogdet(matrix)[1])
 
 
-def _jacobian_of_library(model: Model, engine: Engine, natural: NaturalScale, at: NDArray[Any]) -> Finding:
+def _jacobian_of_library(model: Model, engine: Engine, natural: NaturalScale, tried: NDArray[Any]) -> Finding:
     """At positions [n, dimension]: how much the log-density there is above that of the values in the natural scale,
     beside log |det| of the derivatives of these values, in the model's dtype.
 
@@ -172,37 +172,39 @@ def _jacobian_of_library(model: Model, engine: Engine, natural: NaturalScale, at
         values, _ = natural(model.constrain(x))
         return ops.concatenate([ops.reshape(value, -1) for value in values.values()])
 
-    def both(x: Any) -> tuple[Any, Any]:
+    def log_densities(x: Any) -> tuple[Any, Any]:
         return model.flat_log_density(x), natural(model.constrain(x))[1]
 
     def row(x: Any, weights: Any) -> Any:
         return library.value_and_gradient(lambda y: ops.sum(values_of(y) * weights), x)[1]
 
-    if len(at) < 2:
+    if len(tried) < 2:
         return Finding(name, True, "not compared: that takes two initial positions with a finite log-density")
-    positions = [library.tensor(x) for x in at]
+    positions = [library.tensor(x) for x in tried]
     (size,) = library.result_shapes(values_of, positions[0])
     if size > MOST_ELEMENTS:
         return Finding(name, True, f"not compared: more than {MOST_ELEMENTS} elements")
-    densities = np.array([[float(np.asarray(d)) for d in pair] for pair in map(library.compiled(both), positions)])
+    densities = np.array(
+        [[float(np.asarray(d)) for d in pair] for pair in map(library.compiled(log_densities), positions)]
+    )
     largest = float(np.abs(densities).max())
     rounding = ROUNDING * float(np.finfo(model.dtype).eps) * (1 + size + largest)
     if not rounding < TOO_UNCERTAIN:
         hidden = f"rounding of a log-density of {largest:.1g} in {model.dtype} is too large"
         return Finding(name, True, f"not compared: {hidden}")
     rows, units = library.compiled(row), [library.tensor(unit) for unit in np.eye(size, dtype=model.dtype)]
-    found = []
+    log_volumes = []
     for x in positions:
         matrix = np.stack([np.asarray(rows(x, unit), "float64") for unit in units])
         chosen = list(range(size)) if size == model.dimension else _first_independent(matrix)
         if len(chosen) != model.dimension:
-            said = f"the values have {in_words(len(chosen), 'independent element')}; expected {model.dimension}"
-            return Finding(name, True, f"not compared: at an initial position, {said}")
-        found.append(_log_volume(matrix[chosen]))
-    differences = densities[:, 0] - densities[:, 1] - found
+            message = f"the values have {in_words(len(chosen), 'independent element')}; expected {model.dimension}"
+            return Finding(name, True, f"not compared: at an initial position, {message}")
+        log_volumes.append(_log_volume(matrix[chosen]))
+    differences = densities[:, 0] - densities[:, 1] - log_volumes
     worst = float(np.abs(differences - differences[0]).max())
-    said = "what is added to the log-density of the values, and log |det| by automatic differentiation, differ by"
-    return Finding(name, worst <= 2 * rounding, f"{said} {worst:.1g} at most, a constant aside")
+    message = "what is added to the log-density of the values, and log |det| by automatic differentiation, differ by"
+    return Finding(name, worst <= 2 * rounding, f"{message} {worst:.1g} at most, a constant aside")
 
 
 def _first_independent(matrix: NDArray[Any]) -> list[int]:
@@ -217,33 +219,35 @@ def _first_independent(matrix: NDArray[Any]) -> list[int]:
         length = float(np.linalg.norm(row))
         if not length > 0 or len(chosen) == matrix.shape[1]:
             continue
-        rest = row / length
+        residual = row / length
         for _ in range(2):  # once more, for what rounding left
-            rest = rest - basis.T @ (basis @ rest)
-        left = float(np.linalg.norm(rest))
-        if left > INDEPENDENT:
+            residual = residual - basis.T @ (basis @ residual)
+        remaining = float(np.linalg.norm(residual))
+        if remaining > INDEPENDENT:
             chosen.append(number)
-            basis = np.vstack([basis, rest / left])
+            basis = np.vstack([basis, residual / remaining])
     return chosen
 
 
-def _batch(model: Model, engine: Engine, at: NDArray[Any], values: NDArray[Any], gradients: NDArray[Any]) -> Finding:
+def _batch(
+    model: Model, engine: Engine, positions: NDArray[Any], values: NDArray[Any], gradients: NDArray[Any]
+) -> Finding:
     library = engine.library
     alone = library.differentiated(model.flat_log_density)
-    found = [alone(library.tensor(x)) for x in at]
-    one_by_one = (np.array([np.asarray(v) for v, _ in found]), np.stack([np.asarray(g) for _, g in found]))
+    results = [alone(library.tensor(x)) for x in positions]
+    one_by_one = (np.array([np.asarray(v) for v, _ in results]), np.stack([np.asarray(g) for _, g in results]))
     worst = max(_distance(a, b) for a, b in zip((values, gradients), one_by_one, strict=True))
     by_hand = " (by hand)" if model.batched_value_and_gradient is not None else ""
-    said = f"many chains together{by_hand} and one alone differ by {worst:.1g} at most, relative to the largest"
-    return Finding("batch", worst <= AGREEMENT * math.sqrt(np.finfo(model.dtype).eps), said)
+    message = f"many chains together{by_hand} and one alone differ by {worst:.1g} at most, relative to the largest"
+    return Finding("batch", worst <= AGREEMENT * math.sqrt(np.finfo(model.dtype).eps), message)
 
 
-def _distance(one: NDArray[Any], other: NDArray[Any]) -> float:
-    return float(np.abs(one - other).max() / max(np.abs(other).max(), 1e-30))
+def _distance(values: NDArray[Any], reference: NDArray[Any]) -> float:
+    return float(np.abs(values - reference).max() / max(np.abs(reference).max(), 1e-30))
 
 
 def _gradient(
-    model: Model, engine: Engine, at: NDArray[Any], gradients: NDArray[Any], rng: np.random.Generator
+    model: Model, engine: Engine, positions: NDArray[Any], gradients: NDArray[Any], rng: np.random.Generator
 ) -> Finding:
     """Along random directions: central differences with two steps, whose difference shows how good they are."""
     library = engine.library
@@ -253,7 +257,7 @@ def _gradient(
         return float(np.asarray(density(library.tensor(x.astype(model.dtype)))))
 
     worst, bad = 0.0, 0
-    for x, gradient in zip(at.astype("float64"), gradients.astype("float64"), strict=True):
+    for x, gradient in zip(positions.astype("float64"), gradients.astype("float64"), strict=True):
         direction = rng.normal(size=len(x))
         direction /= np.linalg.norm(direction)
         expected = float(gradient @ direction)
@@ -261,18 +265,18 @@ def _gradient(
         coarse, fine = (_slope(value, x, direction, h) for h in (2 * step, step))
         rounding = 4 * float(np.finfo(model.dtype).eps) * abs(value(x)) / step
         # 4/3 of the fine one and -1/3 of the coarse one: what is left is of the fourth order
-        found = (4 * fine - coarse) / 3
+        slope = (4 * fine - coarse) / 3
         uncertain = abs(fine - coarse) + rounding + 1e-3 * float(np.linalg.norm(gradient))
-        deviation = abs(found - expected)
+        deviation = abs(slope - expected)
         bad += deviation > 2 * uncertain
         worst = max(worst, deviation / max(float(np.linalg.norm(gradient)), rounding, 1e-30))
-    said = f"differs from finite differences by a relative error of {worst:.1g} at most"
+    message = f"differs from finite differences by a relative error of {worst:.1g} at most"
     if bad:
-        said += (
-            f"; more than their error at {bad} of {len(at)} positions: is the log-density smooth, and is its gradient "
-            "defined by hand?"
+        message += (
+            f"; more than their error at {bad} of {len(positions)} positions: is the log-density smooth, and is its "
+            "gradient defined by hand?"
         )
-    return Finding("gradient", not bad, said)
+    return Finding("gradient", not bad, message)
 
 
 def _slope(value: Callable[[NDArray[Any]], float], x: NDArray[Any], direction: NDArray[Any], step: float) -> float:

@@ -35,10 +35,10 @@ ORTHONORMAL = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """What is taken from an earlier run."""
+    """What a run takes from an earlier one."""
 
     path: str
-    """As the settings give it."""
+    """The path of its file, as the settings give it."""
     step_size: float
     metric: MetricParameters
     """The metric of all chains."""
@@ -86,8 +86,11 @@ def tuning_of(draws: Draws, model: Model, means: ChainMeans) -> tuple[dict[str, 
         entries["mean_error"] = (("coefficient",), np.sqrt(centre.squared_error))
     if windows := draws.warmup.windows:
         entries["window_transitions"] = (("window",), np.array([window.transitions for window in windows]))
-        steps, what = np.array([window.step_size for window in windows]), "the lowest, median and highest of all chains"
-        entries["window_step_size"] = (("window", "quantile"), steps, {"quantile": what})
+        steps, description = (
+            np.array([window.step_size for window in windows]),
+            "the lowest, median and highest of all chains",
+        )
+        entries["window_step_size"] = (("window", "quantile"), steps, {"quantile": description})
         entries["window_variance"] = (("window", "coefficient"), np.array([window.variance for window in windows]))
     entries["variables"] = (("variable",), variables_in_words(model.variables))
     attributes = {
@@ -138,26 +141,26 @@ def read_tuning(model: Model, sampler: SamplerSettings) -> Tuning | None:
 
 
 def _remarks(attributes: Mapping[str, Any], model: Model, sampler: SamplerSettings) -> tuple[str, ...]:
-    found = []
+    remarks = []
     if attributes["model"] != model.name:
-        found.append(f"a run of the model {attributes['model']!r}")
+        remarks.append(f"a run of the model {attributes['model']!r}")
     if attributes["pool"] != "all":
-        found.append("the median of its step sizes, and the geometric mean of its metrics")
+        remarks.append("the median of its step sizes, and the geometric mean of its metrics")
     target = float(attributes["target_acceptance"])
     if target != sampler.target_acceptance and sampler.step_size is None:
-        found.append(f"its target_acceptance was {target:g}, so its step size is only a first one")
-    return tuple(found)
+        remarks.append(f"its target_acceptance was {target:g}, so its step size is only a first one")
+    return tuple(remarks)
 
 
-def _refused(path: str, found: str, advice: str) -> SettingsError:
-    return SettingsError(f"{KEY}: {path} {found}. {advice}")
+def _refused(path: str, problem: str, advice: str) -> SettingsError:
+    return SettingsError(f"{KEY}: {path} {problem}. {advice}")
 
 
 _ANOTHER = f"Give the file of a run of this model, or leave out {KEY}."
 
 
 def _require_written(path: str, group: xarray.Dataset) -> None:
-    """That the group is of a run that has draws and was tuned."""
+    """Raise SettingsError unless the group is of a run that has draws and was tuned."""
     version = group.attrs.get("inference_library_version", "unknown")
     needed = ("metric", "transition", "leapfrogs_per_leaf", "target_acceptance", "pool", "tuned")
     lacking = [name for name in needed if name not in group.attrs]
@@ -184,18 +187,18 @@ def _require_written(path: str, group: xarray.Dataset) -> None:
 
 
 def _require_same_model(path: str, group: xarray.Dataset, model: Model) -> None:
-    found, expected = [str(text) for text in group["variables"].values], variables_in_words(model.variables)
-    if found == expected and group["last_position"].shape[1:] == (model.dimension,):
+    saved, expected = [str(text) for text in group["variables"].values], variables_in_words(model.variables)
+    if saved == expected and group["last_position"].shape[1:] == (model.dimension,):
         return
-    differs = [text for text in found if text not in expected], [text for text in expected if text not in found]
+    differs = [text for text in saved if text not in expected], [text for text in expected if text not in saved]
     if any(differs):
-        there, here = (_some(texts) or "nothing of that name" for texts in differs)
+        saved_texts, expected_texts = (_some(texts) or "nothing of that name" for texts in differs)
     else:
-        there, here = (_some(texts) for texts in (found, expected))
+        saved_texts, expected_texts = (_some(texts) for texts in (saved, expected))
     raise _refused(
         path,
-        f"is of a run of another model, {group.attrs.get('model', '')!r}: it has {there}, where {model.name!r} has "
-        f"{here} (name, shape, support)",
+        f"is of a run of another model, {group.attrs.get('model', '')!r}: it has {saved_texts}, where {model.name!r} "
+        f"has {expected_texts} (name, shape, support)",
         _ANOTHER,
     )
 
@@ -210,18 +213,19 @@ _MOST_NAMES = 4
 
 
 def _require_same_sampler(path: str, group: xarray.Dataset, sampler: SamplerSettings) -> None:
-    """What step size and metric depend on; another target_acceptance leaves a step size to start from."""
-    for name, what in (
+    """Refuse other settings on which step size and metric depend; a step size is still a first one where
+    target_acceptance differs."""
+    for name, reason in (
         ("transition", "a step size does not carry over"),
         ("leapfrogs_per_leaf", "a step size does not carry over"),
         ("metric", "one form of the metric does not give another"),
     ):
-        found, expected = group.attrs[name], getattr(sampler, name)
-        if found != expected:
+        saved, expected = group.attrs[name], getattr(sampler, name)
+        if saved != expected:
             raise _refused(
                 path,
-                f"is of a run with {name} {found}, this one has sampler.{name} {expected}: {what}",
-                f"Set sampler.{name}={found}, or leave out {KEY}.",
+                f"is of a run with {name} {saved}, this one has sampler.{name} {expected}: {reason}",
+                f"Set sampler.{name}={saved}, or leave out {KEY}.",
             )
     directions = group.sizes.get("direction", 0)
     if sampler.metric == "low_rank" and directions > sampler.metric_rank:

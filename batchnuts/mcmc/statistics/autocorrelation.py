@@ -20,7 +20,7 @@ MANY_CHAINS = 16
 """Chains from which on autocovariances are about the mean of all of them."""
 
 ROUNDS = 6
-"""In which the variance of a mean is found that its own estimate depends on."""
+"""Rounds in which a variance of a mean is found that depends on its own estimate."""
 
 SHORTEST = 1.0
 """The shortest autocorrelation time within chains on their own: what is less cannot be told from few draws."""
@@ -28,15 +28,15 @@ SHORTEST = 1.0
 
 def length_of_transforms(minimum: int) -> int:
     """The lowest product of twos, threes and fives that is no lower: transforms of such lengths are fast."""
-    found = 1 << (minimum - 1).bit_length()
+    best = 1 << (minimum - 1).bit_length()
     fives = 1
-    while fives < found:
+    while fives < best:
         threes = fives
-        while threes < found:
-            found = min(found, threes << (-(-minimum // threes) - 1).bit_length())
+        while threes < best:
+            best = min(best, threes << (-(-minimum // threes) - 1).bit_length())
             threes *= 3
         fives *= 5
-    return found
+    return best
 
 
 class Autocovariances:
@@ -72,7 +72,7 @@ class Autocovariances:
         return products
 
     def about_common_mean(self) -> Array:
-        """The same of distances from the mean of all chains."""
+        """Autocovariances of distances from the mean of all chains."""
         mean = self.mean
         common = mean.mean(axis=1)
         between = self.weighted - (common - self.reference)[:, None] * self.sums
@@ -163,5 +163,5 @@ def split_chains_size(products: Autocovariances) -> Array:
     even = correlation[rows, 2 * last]
     # of the last pair only its even lag is counted, and not where the pair's sum is negative because of it
     half = np.where((pairs[rows, last] >= 0) | (even > 0), even, 0.0)
-    found: Array = size / np.maximum(-1.0 + 2.0 * summed + half, 1.0 / np.log10(size))
-    return found
+    effective_size: Array = size / np.maximum(-1.0 + 2.0 * summed + half, 1.0 / np.log10(size))
+    return effective_size

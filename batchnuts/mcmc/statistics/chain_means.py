@@ -32,11 +32,11 @@ class ChainMeans:
     ) -> None:
         """The next draws of some chains [n]: the first `count` [n] of position [n, draws, dimension], step_size [n,
         draws]."""
-        some = count > 0
-        if not some.any():
+        has_new = count > 0
+        if not has_new.any():
             return
-        if not some.all():
-            chains, position, step_size, count = chains[some], position[some], step_size[some], count[some]
+        if not has_new.all():
+            chains, position, step_size, count = chains[has_new], position[has_new], step_size[has_new], count[has_new]
         rows = np.arange(len(chains))
         begins = self.count[chains] == 0
         self.first[chains[begins]] = position[begins, 0]
@@ -62,11 +62,11 @@ class ChainMeans:
         return Centre(pooled, mean.var(axis=0) / len(chains))
 
     def saved(self) -> dict[str, NDArray[Any]]:
-        """All of it by name, for `restore`."""
+        """All arrays by name, for `restore`."""
         return dict(vars(self))
 
     def restore(self, saved: dict[str, NDArray[Any]]) -> None:
-        """What `saved` gave of the same chains."""
+        """Take over what `saved` gave of the same chains."""
         for name, array in vars(self).items():
             array[...] = saved[name]
 

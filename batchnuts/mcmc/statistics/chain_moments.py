@@ -44,15 +44,15 @@ class ChainMoments:
     half_variance: Array
     """[coefficients, 2 chains], divided by the number of draws less 1."""
     effective_size: Array | None = None
-    """[coefficients]: of the mean; None if not asked for."""
+    """[coefficients]: effective size of the mean; None if not asked for."""
     own_mean_size: Array | None = None
     """[coefficients]: the effective size if chains differed by chance alone; None if not asked for."""
 
     def of(self, coefficients: NDArray[Any]) -> ChainMoments:
-        """Those of some coefficients, by number or mask."""
-        whole = self.mean, self.variance, self.half_mean, self.half_variance
+        """The moments of some coefficients, by number or mask."""
+        moments = self.mean, self.variance, self.half_mean, self.half_variance
         sizes = (None if sizes is None else sizes[coefficients] for sizes in (self.effective_size, self.own_mean_size))
-        return ChainMoments(*(array[coefficients] for array in whole), *sizes)
+        return ChainMoments(*(array[coefficients] for array in moments), *sizes)
 
     @property
     def overall_mean(self) -> Array:

@@ -36,7 +36,7 @@ def convergence(draws: NDArray[Any], names: Collection[str]) -> dict[str, Array]
 def convergence_of(reduced: Reduced, names: Collection[str]) -> dict[str, Array]:
     """The same, of draws that were reduced with these names among what was wanted."""
     values, squares, halves = reduced.values, reduced.squares, reduced.halves
-    found: dict[str, Array | None] = {}
+    statistics: dict[str, Array | None] = {}
     if values is None:
         return {name: np.full(len(reduced.varies), np.nan) for name in STATISTICS if name in names}
     count = values.mean.shape[1] * reduced.draws
@@ -44,23 +44,23 @@ def convergence_of(reduced: Reduced, names: Collection[str]) -> dict[str, Array]
         assert halves is not None
         assert halves.folded is not None
         half = reduced.draws // 2
-        found["r_hat"] = np.maximum(split_rhat(halves.scores, half), split_rhat(halves.folded, half))
+        statistics["r_hat"] = np.maximum(split_rhat(halves.scores, half), split_rhat(halves.folded, half))
     if "ess_bulk" in names:
         assert halves is not None
-        found["ess_bulk"] = halves.scores.effective_size
+        statistics["ess_bulk"] = halves.scores.effective_size
     if "ess_tail" in names:
         assert reduced.tail_sizes is not None
-        found["ess_tail"] = reduced.tail_sizes.min(axis=0)
+        statistics["ess_tail"] = reduced.tail_sizes.min(axis=0)
     if "mcse_mean" in names:
         assert values.effective_size is not None
-        found["mcse_mean"] = np.sqrt(values.overall_variance * count / (count - 1) / values.effective_size)
+        statistics["mcse_mean"] = np.sqrt(values.overall_variance * count / (count - 1) / values.effective_size)
     if "mcse_sd" in names:
         assert squares is not None
         assert squares.effective_size is not None
         # the variance's error is that of a mean, of squares; the root's is that over twice the root (delta method)
         of_variance = squares.overall_variance / squares.effective_size
-        found["mcse_sd"] = np.sqrt(of_variance / squares.overall_mean) / 2
-    return {name: reduced.of_all(part) for name, part in found.items() if part is not None}
+        statistics["mcse_sd"] = np.sqrt(of_variance / squares.overall_mean) / 2
+    return {name: reduced.of_all(part) for name, part in statistics.items() if part is not None}
 
 
 def rhat_noise_of(reduced: Reduced) -> RhatNoise:

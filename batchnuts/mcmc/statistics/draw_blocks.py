@@ -43,33 +43,33 @@ class DrawBlock(Protocol):
 class VariableBlock:
     """An array of axes (chain, draw, ...) as a block: the elements after these are its coefficients.
 
-    kept: which of them, by number; None: all. Nothing is read before it is asked for, and nothing is kept.
+    selected: which of them, by number; None: all. Nothing is read before it is asked for, and nothing stays in memory.
     """
 
-    def __init__(self, variable: Values, kept: NDArray[np.intp] | None = None) -> None:
+    def __init__(self, variable: Values, selected: NDArray[np.intp] | None = None) -> None:
         self.variable = variable
-        self.kept = np.arange(int(np.prod(variable.shape[2:], dtype=np.int64))) if kept is None else kept
-        self.shape: tuple[int, ...] = (*variable.shape[:2], len(self.kept))
+        self.selected = np.arange(int(np.prod(variable.shape[2:], dtype=np.int64))) if selected is None else selected
+        self.shape: tuple[int, ...] = (*variable.shape[:2], len(self.selected))
         self.dtype: np.dtype[Any] = variable.dtype
 
     def __getitem__(self, key: tuple[slice, slice, slice | int], /) -> NDArray[Any]:
         chains, draws, columns = key
-        wanted = np.atleast_1d(self.kept[columns])
-        first, last = (int(wanted.min()), int(wanted.max()) + 1) if len(wanted) else (0, 0)
-        rest = self.variable.shape[2:]
-        if rest:
+        indices = np.atleast_1d(self.selected[columns])
+        first, last = (int(indices.min()), int(indices.max()) + 1) if len(indices) else (0, 0)
+        trailing = self.variable.shape[2:]
+        if trailing:
             # whole rows of the first axis after draws, which is as little as can be cut out without a copy
-            each = int(np.prod(rest[1:], dtype=np.int64))
-            rows = slice(first // each, -(-last // each))
+            per_row = int(np.prod(trailing[1:], dtype=np.int64))
+            rows = slice(first // per_row, -(-last // per_row))
             values = np.asarray(self.variable[chains, draws, rows])
             values = values.reshape(*values.shape[:2], -1)
-            wanted = wanted - rows.start * each
+            indices = indices - rows.start * per_row
         else:
             values = np.asarray(self.variable[chains, draws])[:, :, None]
         if not isinstance(columns, slice):
-            return values[:, :, int(wanted[0])]
-        together = len(wanted) == last - first
-        return values[:, :, wanted[0] : wanted[-1] + 1] if together and len(wanted) else values[:, :, wanted]
+            return values[:, :, int(indices[0])]
+        together = len(indices) == last - first
+        return values[:, :, indices[0] : indices[-1] + 1] if together and len(indices) else values[:, :, indices]
 
     @property
     def held_together(self) -> tuple[int, int, int]:
@@ -79,15 +79,19 @@ class VariableBlock:
         chunks: Sequence[int] = encoding.get("chunks") or encoding.get("chunksizes") or ()
         if len(chunks) != self.variable.ndim:  # those of the files of which this variable was put together
             chunks = (1, 1)
-        (chains, draws, *rest), shape = chunks, self.variable.shape[2:]
-        each = int(np.prod(shape[1:], dtype=np.int64))
-        return int(chains), int(draws), int(rest[0]) * each if rest else max(1, int(np.prod(shape, dtype=np.int64)))
+        (chains, draws, *trailing), shape = chunks, self.variable.shape[2:]
+        per_row = int(np.prod(shape[1:], dtype=np.int64))
+        return (
+            int(chains),
+            int(draws),
+            int(trailing[0]) * per_row if trailing else max(1, int(np.prod(shape, dtype=np.int64))),
+        )
 
     def column_parts(self, columns: slice) -> list[slice]:
-        """These coefficients, by what a file holds together."""
-        start, stop, _ = columns.indices(len(self.kept))
-        which = self.kept[start:stop] // self.held_together[2]
-        edges = [0, *(np.flatnonzero(np.diff(which)) + 1).tolist(), len(which)]
+        """Parts of these coefficients, each of those that a file holds together."""
+        start, stop, _ = columns.indices(len(self.selected))
+        chunk = self.selected[start:stop] // self.held_together[2]
+        edges = [0, *(np.flatnonzero(np.diff(chunk)) + 1).tolist(), len(chunk)]
         return [slice(start + low, start + high) for low, high in itertools.pairwise(edges)]
 
 
@@ -106,26 +110,26 @@ def parts_of(block: DrawBlock, columns: slice = slice(None)) -> Iterator[tuple[s
         of_chains, of_draws, at_once = 1, 1, BLOCK
         start, stop, _ = columns.indices(count)
         column_parts = [slice(start, stop)]
-    for some in column_parts:
-        width = max(1, some.stop - some.start)
+    for column_part in column_parts:
+        width = max(1, column_part.stop - column_part.start)
         # as many draws of as few chains as the file holds together; where that is all of them, of more chains
         long = min(of_draws * max(1, at_once // (of_chains * of_draws * width)), draws)
         wide = of_chains * max(1, at_once // max(1, of_chains * long * width)) if long == draws else of_chains
         for first in range(0, chains, wide):
             for begin in range(0, draws, max(1, long)):
                 part = slice(first, min(first + wide, chains)), slice(begin, min(begin + long, draws))
-                yield *part, some, block[*part, some]
+                yield *part, column_part, block[*part, column_part]
 
 
 def rows_of(block: DrawBlock, numbers: NDArray[np.integer[Any]]) -> NDArray[Any]:
     """Some draws [draws, coefficients] by ascending numbers, counted through all chains one after another."""
-    of_chain, at = np.divmod(numbers, max(1, block.shape[1]))
-    found = np.empty((len(numbers), block.shape[2]), block.dtype)
+    of_chain, draw = np.divmod(numbers, max(1, block.shape[1]))
+    rows = np.empty((len(numbers), block.shape[2]), block.dtype)
     for chains, draws, columns, values in parts_of(block):
         low, high = np.searchsorted(of_chain, (chains.start, chains.stop))
-        wanted = low + np.flatnonzero((draws.start <= at[low:high]) & (at[low:high] < draws.stop))
-        found[wanted, columns] = values[of_chain[wanted] - chains.start, at[wanted] - draws.start]
-    return found
+        inside = low + np.flatnonzero((draws.start <= draw[low:high]) & (draw[low:high] < draws.stop))
+        rows[inside, columns] = values[of_chain[inside] - chains.start, draw[inside] - draws.start]
+    return rows
 
 
 def columns_of(blocks: Sequence[DrawBlock], columns: slice) -> NDArray[Any]:
@@ -143,14 +147,14 @@ def columns_of(blocks: Sequence[DrawBlock], columns: slice) -> NDArray[Any]:
             parts.append((block, slice(low, high)))
         start += width
     dtype = np.float32 if all(block.dtype == np.float32 for block, _ in parts) else np.float64
-    found = np.empty((columns.stop - columns.start, chains, draws), dtype)
-    at = 0
+    result = np.empty((columns.stop - columns.start, chains, draws), dtype)
+    offset = 0
     for block, part in parts:
-        for some_chains, some_draws, some, values in parts_of(block, part):
-            first = at + some.start - part.start
-            found[first : first + values.shape[2], some_chains, some_draws] = values.transpose(2, 0, 1)
-        at += part.stop - part.start
-    return found
+        for some_chains, some_draws, columns_read, values in parts_of(block, part):
+            first = offset + columns_read.start - part.start
+            result[first : first + values.shape[2], some_chains, some_draws] = values.transpose(2, 0, 1)
+        offset += part.stop - part.start
+    return result
 
 
 def some_columns(blocks: Sequence[DrawBlock], indices: Sequence[int]) -> list[NDArray[Any]]:
@@ -158,21 +162,21 @@ def some_columns(blocks: Sequence[DrawBlock], indices: Sequence[int]) -> list[ND
 
     Of a file's block no more is read than what it holds together with one of them, and that once.
     """
-    found: dict[int, NDArray[Any]] = {}
+    by_index: dict[int, NDArray[Any]] = {}
     start = 0
     for block in blocks:
         width = block.shape[2]
         inside = sorted({index - start for index in indices if start <= index < start + width})
         if inside:
-            own = {place: np.empty(block.shape[:2], block.dtype) for place in inside}
-            for near in _together(block, inside):
-                for some_chains, some_draws, part, values in parts_of(block, slice(near[0], near[-1] + 1)):
-                    for place in near:
+            column_of = {place: np.empty(block.shape[:2], block.dtype) for place in inside}
+            for group in _together(block, inside):
+                for some_chains, some_draws, part, values in parts_of(block, slice(group[0], group[-1] + 1)):
+                    for place in group:
                         if part.start <= place < part.stop:
-                            own[place][some_chains, some_draws] = values[:, :, place - part.start]
-            found |= {start + place: column for place, column in own.items()}
+                            column_of[place][some_chains, some_draws] = values[:, :, place - part.start]
+            by_index |= {start + place: column for place, column in column_of.items()}
         start += width
-    return [found[index] for index in indices]
+    return [by_index[index] for index in indices]
 
 
 def _together(block: DrawBlock, places: Sequence[int]) -> Iterator[list[int]]:
@@ -181,5 +185,5 @@ def _together(block: DrawBlock, places: Sequence[int]) -> Iterator[list[int]]:
         yield list(places)
         return
     width = block.held_together[2]
-    for _, near in itertools.groupby(places, key=lambda place: block.kept[place] // width):
+    for _, near in itertools.groupby(places, key=lambda place: block.selected[place] // width):
         yield list(near)

@@ -61,14 +61,14 @@ def beyond_a_gap(own: Array, all_of_it: Array, ratio: float, margin: Array | flo
     order = np.argsort(-own, axis=-1, kind="stable")
     largest = np.take_along_axis(own, order, axis=-1)
     # of each number of chains that are taken away: the largest distance among those that are left
-    left = np.take_along_axis(all_of_it, order, axis=-1)
-    left = np.maximum.accumulate(left[..., ::-1], axis=-1)[..., ::-1]
+    remaining = np.take_along_axis(all_of_it, order, axis=-1)
+    remaining = np.maximum.accumulate(remaining[..., ::-1], axis=-1)[..., ::-1]
     most = max(1, int(MOST * chains))
-    gaps = largest[..., :most] > ratio * np.maximum(left[..., 1 : most + 1], 0.0) + margin
+    gaps = largest[..., :most] > ratio * np.maximum(remaining[..., 1 : most + 1], 0.0) + margin
     count = np.where(gaps.any(axis=-1), most - np.argmax(gaps[..., ::-1], axis=-1), 0)
-    found = np.zeros(own.shape, bool)
-    np.put_along_axis(found, order, np.arange(chains) < count[..., None], axis=-1)
-    return found
+    mask = np.zeros(own.shape, bool)
+    np.put_along_axis(mask, order, np.arange(chains) < count[..., None], axis=-1)
+    return mask
 
 
 def late_by_density(log_density: NDArray[Any] | DrawBlock) -> NDArray[np.bool_]:
@@ -137,10 +137,10 @@ def late_by_moments(mean: Array, variance: Array, coefficients: int) -> Array:
         size = np.log(variance + (mean - middle) ** 2)
         distance = size - np.median(size, axis=1, keepdims=True)
         decay = np.quantile(distance, TAIL, axis=1, keepdims=True) / math.log(0.5 / (1.0 - TAIL))
-        known = np.isfinite(distance).all(axis=1) & (decay[:, 0] > 0)
-    if not known.any():
+        usable = np.isfinite(distance).all(axis=1) & (decay[:, 0] > 0)
+    if not usable.any():
         return none
-    margin = decay[known] * (MOMENT_MARGIN + 2.0 * math.log(coefficients))
-    found = beyond_a_gap(distance[known], distance[known], MOMENT_RATIO, margin)
-    smallest: Array = np.where(found, distance[known], np.inf).min(axis=0)
+    margin = decay[usable] * (MOMENT_MARGIN + 2.0 * math.log(coefficients))
+    is_late = beyond_a_gap(distance[usable], distance[usable], MOMENT_RATIO, margin)
+    smallest: Array = np.where(is_late, distance[usable], np.inf).min(axis=0)
     return smallest

@@ -37,11 +37,11 @@ def find_outliers(moments: Moments) -> NDArray[np.bool_]:
     outliers = np.zeros(len(drawn), bool)
     if drawn.sum() < FEWEST:
         return outliers
-    found = moments.of(drawn)
-    away = far_and_stay(found.mean, found.variance)
+    drawn_moments = moments.of(drawn)
+    away = far_and_stay(drawn_moments.mean, drawn_moments.variance)
     with np.errstate(invalid="ignore"):
-        away[:, 0] &= found.mean[:, 0] < np.median(found.mean[:, 0])
-    outliers[drawn] = away.any(axis=1) | ~np.isfinite(found.mean).all(axis=1)
+        away[:, 0] &= drawn_moments.mean[:, 0] < np.median(drawn_moments.mean[:, 0])
+    outliers[drawn] = away.any(axis=1) | ~np.isfinite(drawn_moments.mean).all(axis=1)
     return outliers if outliers.sum() <= MOST * drawn.sum() else np.zeros_like(outliers)
 
 

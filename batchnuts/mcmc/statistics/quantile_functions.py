@@ -43,7 +43,7 @@ _CENTRAL: _Ratio = (
         1.0,
     ),
 )
-"""Of probabilities within 0.425 of 1/2."""
+"""Coefficients for probabilities within 0.425 of 1/2."""
 
 _TAIL: _Ratio = (
     (
@@ -67,7 +67,7 @@ _TAIL: _Ratio = (
         1.0,
     ),
 )
-"""Of others, down to exp(-25)."""
+"""Coefficients for others, down to exp(-25)."""
 
 _END: _Ratio = (
     (
@@ -91,7 +91,7 @@ _END: _Ratio = (
         1.0,
     ),
 )
-"""Of those below."""
+"""Coefficients for those below."""
 
 _STANDARD_NORMAL = NormalDist()
 
@@ -103,16 +103,16 @@ def normal(probabilities: NDArray[Any]) -> NDArray[np.float64]:
     """
     p = np.asarray(probabilities, np.float64).ravel()
     q = p - 0.5
-    found = q * _ratio(0.180625 - q * q, _CENTRAL)
-    far = np.flatnonzero(np.abs(q) > 0.425)
-    side = q[far]
-    r = np.sqrt(-np.log(np.where(side <= 0.0, p[far], 1.0 - p[far])))
-    found[far] = np.copysign(np.where(r <= 5.0, _ratio(r - 1.6, _TAIL), _ratio(r - 5.0, _END)), side)
-    return found.reshape(np.shape(probabilities))
+    quantiles = q * _ratio(0.180625 - q * q, _CENTRAL)
+    tails = np.flatnonzero(np.abs(q) > 0.425)
+    side = q[tails]
+    r = np.sqrt(-np.log(np.where(side <= 0.0, p[tails], 1.0 - p[tails])))
+    quantiles[tails] = np.copysign(np.where(r <= 5.0, _ratio(r - 1.6, _TAIL), _ratio(r - 5.0, _END)), side)
+    return quantiles.reshape(np.shape(probabilities))
 
 
 def _ratio(x: NDArray[np.float64], coefficients: _Ratio) -> NDArray[np.float64]:
-    """Of two polynomials, by Horner's rule."""
+    """The ratio of two polynomials, by Horner's rule."""
     top, bottom = (np.full_like(x, row[0]) for row in coefficients)
     for above, below in zip(*(row[1:] for row in coefficients), strict=True):
         for sums, coefficient in ((top, above), (bottom, below)):

@@ -22,7 +22,7 @@ TABLE = 2**20
 """The most values for which all scores are computed once (16 MB); of more, each score is computed when needed."""
 
 _OFFSET = 3 / 8
-"""Blom's, in equation 14 of the paper."""
+"""Blom's offset, in equation 14 of the paper."""
 
 _SIGN, _LOW = np.uint32(2**31), np.uint64(2**32 - 1)
 
@@ -102,7 +102,7 @@ class Ranking:
             if stop == start:  # one run is longer than a block
                 end = (start // size + 1) * size
                 stop = bisect.bisect_right(range(end), values[0], start, end, key=self._value)
-                self._put(out, range(start, stop), 2 * (start % size) + stop - start + 1)
+                self._assign(out, range(start, stop), 2 * (start % size) + stop - start + 1)
             else:
                 out[self._order.places(start, stop)] = _doubled(first, start, size)
             start = stop
@@ -154,14 +154,14 @@ class Ranking:
                 n = bisect.bisect_right(range(low - base), limit, key=lambda i: median - self._value(low - 1 - i))
                 m = bisect.bisect_right(range(end - high), limit, key=lambda i: self._value(high + i) - median)
                 for run in (range(low - n, low), range(high, high + m)):
-                    self._put(out, run, 2 * ranked + n + m + 1)
+                    self._assign(out, run, 2 * ranked + n + m + 1)
             low, high = low - int(n), high + int(m)
 
     def _value(self, place: int) -> float:
-        """At a place of all rows, one after another."""
+        """The value at a place of all rows, one after another."""
         return float(self._order.values(place, place + 1)[0])
 
-    def _put(self, out: Ranks, run: range, rank: int) -> None:
+    def _assign(self, out: Ranks, run: range, rank: int) -> None:
         for start in range(run.start, run.stop, BLOCK):
             out[self._order.places(start, min(start + BLOCK, run.stop))] = rank
 
@@ -203,14 +203,14 @@ class _Packed:
         return (self.codes[start:stop] & _LOW).view(np.int64)
 
     def values(self, start: int, stop: int) -> NDArray[np.float32]:
-        """These values."""
+        """The values from `start` to `stop` in ascending order."""
         bits = (self.codes[start:stop] >> np.uint64(32)).astype(np.uint32)
         bits ^= ((bits >> np.uint32(31)) - np.uint32(1)) | _SIGN
         return bits.view(np.float32)
 
-    def keep(self, wanted: Any) -> None:
-        """Only those of whose places `wanted` is true."""
-        self.codes = _kept(self.codes, lambda codes: wanted((codes & _LOW).view(np.int64)))
+    def keep(self, predicate: Any) -> None:
+        """Keep only the values whose places fulfil the predicate."""
+        self.codes = _filtered(self.codes, lambda codes: predicate((codes & _LOW).view(np.int64)))
 
 
 class _Places:
@@ -223,25 +223,25 @@ class _Places:
         self.order: NDArray[np.int64] = order.reshape(-1)
 
     def places(self, start: int, stop: int) -> NDArray[np.int64]:
-        """See _Packed; a copy."""
+        """A copy of the places of the values from `start` to `stop` in ascending order."""
         return self.order[start:stop].copy()
 
     def values(self, start: int, stop: int) -> NDArray[Any]:
-        """See _Packed."""
+        """The values from `start` to `stop` in ascending order."""
         values: NDArray[Any] = self.flat[self.order[start:stop]]
         return values
 
-    def keep(self, wanted: Any) -> None:
-        """See _Packed."""
-        self.order = _kept(self.order, wanted)
+    def keep(self, predicate: Any) -> None:
+        """Keep only the values whose places fulfil the predicate."""
+        self.order = _filtered(self.order, predicate)
 
 
-def _kept(array: NDArray[Any], wanted: Any) -> NDArray[Any]:
-    """The entries that are wanted, in the array's own memory."""
+def _filtered(array: NDArray[Any], predicate: Any) -> NDArray[Any]:
+    """The entries that fulfil a predicate, in the array's own memory."""
     end = 0
     for start in range(0, len(array), BLOCK):
         part = array[start : start + BLOCK]
-        left = part[wanted(part)]
-        array[end : end + len(left)] = left
-        end += len(left)
+        selected = part[predicate(part)]
+        array[end : end + len(selected)] = selected
+        end += len(selected)
     return array[:end]

@@ -70,9 +70,9 @@ class Reduced:
     squares: ChainMoments | None = None
     """Moments of squared distances from the mean."""
 
-    def of_all(self, varying: Array, other: Array | float = np.nan) -> Array:
-        """[all coefficients], of a number for each of those that vary, and another one for those that do not."""
-        result = np.broadcast_to(np.asarray(other, np.float64), self.varies.shape).copy()
+    def of_all(self, varying: Array, constant: Array | float = np.nan) -> Array:
+        """[all coefficients]: the number of each that varies, and a constant for those that do not."""
+        result = np.broadcast_to(np.asarray(constant, np.float64), self.varies.shape).copy()
         result[self.varies] = varying
         return result
 
@@ -120,18 +120,18 @@ def _rank_moments(
     draws, even = shape[2], shape[2] % 2 == 0
     whole, halves, noise = {NESTED, STUCK} & names, {"r_hat", "ess_bulk"} & names, NOISE in names
     ranks = np.empty(shape, ranking.dtype)
-    found: dict[str, RankMoments | None] = {"whole": None, "halves": None}
+    moments: dict[str, RankMoments | None] = {"whole": None, "halves": None}
     if whole or (halves and even):
         folded = NESTED in names or ("r_hat" in names and even)
-        found["whole"] = _moments_of_scores(
+        moments["whole"] = _moments_of_scores(
             ranking, ranks, scores, folded, "ess_bulk" in names and even, noise and even
         )
-        found["halves"] = found["whole"] if even else None
+        moments["halves"] = moments["whole"] if even else None
     if halves and not even:
         ranking.leave_out(draws, draws // 2)
         ranks[:, :, draws // 2] = 1  # of no meaning: halves are without it
-        found["halves"] = _moments_of_scores(ranking, ranks, scores, "r_hat" in names, "ess_bulk" in names, noise)
-    return found
+        moments["halves"] = _moments_of_scores(ranking, ranks, scores, "r_hat" in names, "ess_bulk" in names, noise)
+    return moments
 
 
 def _moments_of_scores(
@@ -152,7 +152,7 @@ def _moments_of_scores(
 
 
 def _quantile(ranking: Ranking, probability: float) -> Array:
-    """As NumPy computes it."""
+    """A quantile of each row, as NumPy computes it."""
     place = (ranking.size - 1) * probability
     below = int(place)
     low, high = ranking.at(below), ranking.at(min(below + 1, ranking.size - 1))
@@ -162,8 +162,8 @@ def _quantile(ranking: Ranking, probability: float) -> Array:
 
 
 def _tail_sizes(draws: Part, shape: tuple[int, int, int], ranking: Ranking) -> Array:
-    """Section 4.3 of the paper."""
-    found: list[Any] = []
+    """Effective sizes of both tails, by section 4.3 of the paper."""
+    sizes: list[Any] = []
     for probability in TAILS:
         # Hyndman and Fan's type 7, in the arithmetic of SciPy's mquantiles, which ArviZ uses: a quantile that rounding
         # puts on the other side of a draw would change the indicator
@@ -176,8 +176,8 @@ def _tail_sizes(draws: Part, shape: tuple[int, int, int], ranking: Ranking) -> A
         def part(start: int, stop: int, quantile: Array = quantile) -> Array:
             return (draws(start, stop) <= quantile[:, None, None]).astype(np.float64)
 
-        found.append(chain_moments(part, shape, effective_size=True).effective_size)
-    return np.stack(found)
+        sizes.append(chain_moments(part, shape, effective_size=True).effective_size)
+    return np.stack(sizes)
 
 
 def _squares(draws: Part, shape: tuple[int, int, int], of_values: ChainMoments) -> ChainMoments:

@@ -53,15 +53,15 @@ class RhatNoise:
     second: Array
     """[coefficients]: of the denominator."""
     kinds: int
-    """Of how many kinds of R-hat the largest is taken."""
+    """The number of kinds of R-hat of which the largest is taken."""
     largest: float
     """The scale of FEWEST_EFFECTIVE draws: a limit is at most what it would allow if it were known exactly."""
     offset: float = 0.0
     allowed: bool = True
     """Whether the expectation of the excess is allowed for in a limit that is asked for, as in nested R-hat's paper."""
 
-    def asked(self, rhat: float) -> Array:
-        """[coefficients]: what R-hat must be below for a limit that was asked for: by `sampler.until`, say."""
+    def limits_for(self, rhat: float) -> Array:
+        """[coefficients]: what R-hat must be below where `rhat` was asked for, by `sampler.until` say."""
         limits: Array = np.sqrt(rhat**2 + np.nan_to_num(self.scale) * self.allowed)
         return limits
 
@@ -75,12 +75,12 @@ class RhatNoise:
             quantile[powers == power] = f_exceeded(probability, self.first, int(2.0**power))
         most = self.largest * f_exceeded(probability, self.first, KNOWN)
         chance = 1.0 + np.minimum(np.nan_to_num(self.scale) * quantile, most) - self.offset
-        limits: Array = np.sqrt(np.maximum(self.asked(RHAT_LIMIT) ** 2, chance))
+        limits: Array = np.sqrt(np.maximum(self.limits_for(RHAT_LIMIT) ** 2, chance))
         return limits
 
 
 def joined_noise(parts: Sequence[RhatNoise]) -> RhatNoise:
-    """That of some coefficients after others, of the same chains."""
+    """The noise of some coefficients after others, of the same chains."""
     scale, second = (np.concatenate([getattr(part, name) for part in parts]) for name in ("scale", "second"))
     return replace(parts[0], scale=scale, second=second)
 

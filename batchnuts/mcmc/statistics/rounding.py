@@ -26,11 +26,11 @@ def coarse_of(
 
     dtypes: of the draws of each; None for one that is not looked at. Coefficients that never move are none of them.
     """
-    found = []
+    coarse = []
     for name, centre, spread, dtype in zip(names, mean, sd, dtypes, strict=True):
         if dtype is not None and dtype.kind == "f" and 0 < spread < COARSE * np.spacing(np.abs(centre).astype(dtype)):
-            found.append(name)
-    return tuple(found)
+            coarse.append(name)
+    return tuple(coarse)
 
 
 def rounding_of(log_density: NDArray[Any] | DrawBlock) -> float:

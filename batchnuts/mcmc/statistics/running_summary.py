@@ -85,7 +85,7 @@ class RunningSummary:
         """[segments + 1, chains, coefficients]: sums of squares are about the mean."""
         self.pooled_mean = np.zeros(coefficients)
         self.products: Float = np.zeros((coefficients,) * (2 if coefficients <= COVARIANCES else 1))
-        """Of differences from the mean: of all pairs, or squares."""
+        """Sums of products of differences from the mean: of all pairs, or squares."""
         single = np.dtype(dtype) == np.float32
         sketch = datasketches.kll_floats_sketch if single else datasketches.kll_doubles_sketch
         self.dtype = np.float32 if single else np.float64
@@ -98,46 +98,48 @@ class RunningSummary:
         with np.errstate(invalid="ignore", over="ignore"):  # generated quantities may be anything
             for start in range(0, self.chains, step):
                 part = slice(start, min(start + step, self.chains))
-                some = values[part].astype(np.float64)
+                part_values = values[part].astype(np.float64)
                 for segment, place, rows in self._pieces(draws):
-                    self._add_to_segment(segment, part, place, some[:, rows])
-                self._add_to_all(self.count * self.chains + part.start * draws, some.reshape(-1, self.coefficients))
+                    self._add_to_segment(segment, part, place, part_values[:, rows])
+                self._add_to_all(
+                    self.count * self.chains + part.start * draws, part_values.reshape(-1, self.coefficients)
+                )
         for sketch, column in zip(self.sketches, np.moveaxis(values, 2, 0)):
             sketch.update(np.ascontiguousarray(column, dtype=self.dtype).reshape(-1))
         self.count += draws
 
     def _pieces(self, draws: int) -> Iterator[tuple[int, int, slice]]:
         """Of the next draws: the segment, how many draws are in it already, and which ones come to it."""
-        at, end = self.count, self.count + draws
-        while at < end:
-            segment = min(at // self.length, self.segments) if self.segments else 0
+        position, end = self.count, self.count + draws
+        while position < end:
+            segment = min(position // self.length, self.segments) if self.segments else 0
             begins = segment * self.length
             stop = end if segment == self.segments else min(end, begins + self.length)
-            yield segment, at - begins, slice(at - self.count, stop - self.count)
-            at = stop
+            yield segment, position - begins, slice(position - self.count, stop - self.count)
+            position = stop
 
-    def _add_to_segment(self, segment: int, chains: slice, before: int, values: Float) -> None:
+    def _add_to_segment(self, segment: int, chains: slice, previous_count: int, values: Float) -> None:
         mean = values.mean(axis=1)
         squares = ((values - mean[:, None]) ** 2).sum(axis=1)
         old = self.mean[segment, chains], self.squares[segment, chains]
-        merged = _merged(before, *old, values.shape[1], mean, squares)
+        merged = _merged(previous_count, *old, values.shape[1], mean, squares)
         self.mean[segment, chains], self.squares[segment, chains] = merged
 
-    def _add_to_all(self, before: int, values: Float) -> None:
+    def _add_to_all(self, previous_count: int, values: Float) -> None:
         """values [draws, coefficients], which are changed."""
         count = len(values)
         mean = values.mean(axis=0)
         values -= mean
         difference = mean - self.pooled_mean
-        weight = before * count / (before + count)
+        weight = previous_count * count / (previous_count + count)
         if self.products.ndim == 2:
             self.products += values.T @ values + weight * np.outer(difference, difference)
         else:
             self.products += np.einsum("nk,nk->k", values, values) + weight * difference**2
-        self.pooled_mean += difference * (count / (before + count))
+        self.pooled_mean += difference * (count / (previous_count + count))
 
     def saved(self) -> dict[str, NDArray[Any]]:
-        """All of it by name, for `restore`."""
+        """All arrays by name, for `restore`."""
         parts = [np.frombuffer(sketch.serialize(), np.uint8) for sketch in self.sketches]
         return {
             **{name: np.asarray(getattr(self, name)) for name in self.ARRAYS},
@@ -146,7 +148,7 @@ class RunningSummary:
         }
 
     def restore(self, saved: dict[str, NDArray[Any]]) -> None:
-        """What `saved` gave, of as many chains and coefficients."""
+        """Take over what `saved` gave, of as many chains and coefficients."""
         for name in self.ARRAYS[1:]:
             getattr(self, name)[...] = saved[name]
         self.count = int(saved["count"])
@@ -174,11 +176,11 @@ class RunningSummary:
 
     def quantiles(self, probabilities: Sequence[float]) -> Float:
         """[probabilities, coefficients]; NaN where no draw is a number."""
-        found = np.full((len(probabilities), self.coefficients), np.nan)
+        quantiles = np.full((len(probabilities), self.coefficients), np.nan)
         for column, sketch in enumerate(self.sketches):
             if not sketch.is_empty():
-                found[:, column] = sketch.get_quantiles(list(probabilities))
-        return found
+                quantiles[:, column] = sketch.get_quantiles(list(probabilities))
+        return quantiles
 
     @property
     def rank_error(self) -> float:
@@ -214,24 +216,24 @@ class RunningSummary:
         return self.mean[number], self.squares[number]
 
     def _draws_in(self, segment: int) -> int:
-        left = max(self.count - segment * self.length, 0)
-        return left if segment == self.segments else min(left, self.length)
+        remaining = max(self.count - segment * self.length, 0)
+        return remaining if segment == self.segments else min(remaining, self.length)
 
     def precision(self) -> Precision:
         """Effective sizes and Monte Carlo standard errors, of replicated batch means."""
-        batches, each = self._batches()
+        batches, batch_length = self._batches()
         nothing = np.full(self.coefficients, np.nan)
-        if len(batches) * self.chains < 2 or each < 2:
+        if len(batches) * self.chains < 2 or batch_length < 2:
             return Precision(nothing, nothing, nothing)
         means = np.stack([mean for mean, _ in batches])
-        about = np.stack([squares for _, squares in batches]) / each + (means - self.pooled_mean) ** 2
+        about = np.stack([squares for _, squares in batches]) / batch_length + (means - self.pooled_mean) ** 2
         with np.errstate(divide="ignore", invalid="ignore"):
-            asymptotic = each * _spread(means)  # of a mean: this over the number of draws is its squared error
+            asymptotic = batch_length * _spread(means)  # of a mean: this over the number of draws is its squared error
             variance = self.variance
             # more than all draws where these are antithetic; at most as many as ArviZ and Stan allow
             size = np.minimum(self.total * variance / asymptotic, self.total * np.log10(self.total))
             of_mean = np.sqrt(variance / size)
-            of_sd = np.sqrt(each * _spread(about) / self.total / variance) / 2  # delta method
+            of_sd = np.sqrt(batch_length * _spread(about) / self.total / variance) / 2  # delta method
         return Precision(size, of_mean, of_sd)
 
     def _batches(self) -> tuple[list[tuple[Float, Float]], int]:
@@ -291,20 +293,22 @@ def _spread(batches: Float) -> Float:
     return ((flat - flat.mean(axis=0)) ** 2).sum(axis=0) / (len(flat) - 1)  # type: ignore[no-any-return]
 
 
-def _merged(n: int, mean: Float, squares: Float, m: int, other_mean: Float, other: Float) -> tuple[Float, Float]:
+def _merged(
+    n: int, mean: Float, squares: Float, m: int, other_mean: Float, other_squares: Float
+) -> tuple[Float, Float]:
     """Mean and sum of squared differences from it, of n and m values together (Chan, Golub, LeVeque, "Updating formulae
     and a pairwise algorithm for computing sample variances", 1979)."""
     difference = other_mean - mean
     total = n + m
-    return mean + difference * (m / total), squares + other + difference**2 * (n * m / total)
+    return mean + difference * (m / total), squares + other_squares + difference**2 * (n * m / total)
 
 
 def _joined(rows: Sequence[tuple[int, Float, Float]], draws_in: Any) -> tuple[Float, Float]:
     """Segments (number, mean, sum of squares), merged."""
-    (first, mean, squares), *rest = rows
+    (first, mean, squares), *others = rows
     count = draws_in(first)
-    for number, other_mean, other in rest:
-        mean, squares = _merged(count, mean, squares, draws_in(number), other_mean, other)
+    for number, other_mean, other_squares in others:
+        mean, squares = _merged(count, mean, squares, draws_in(number), other_mean, other_squares)
         count += draws_in(number)
     return mean, squares
 
@@ -322,20 +326,20 @@ class StatisticsTotals:
         self.count = 0
         self.energy_mean, self.energy_squares = np.zeros(chains), np.zeros(chains)
         self.steps, self.last = np.zeros(chains), np.full(chains, np.nan)
-        """Of energies: squared differences from draw to draw, and the last ones."""
+        """Sums of squared differences of energies from draw to draw, and the last energies."""
         self.log_density: NDArray[Any] = np.zeros(chains)
-        """Of the last draws, in the dtype in which it was computed."""
+        """Log-densities of the last draws, in the dtype in which they were computed."""
 
     def add(self, stats: dict[str, NDArray[Any]]) -> None:
-        """The statistics [chains, draws] of the next draws of all chains."""
+        """Add the statistics [chains, draws] of the next draws of all chains."""
         for name, total in self.sums.items():
             total += stats[name].sum(axis=1, dtype=np.float64)
         depths = np.bincount(stats["tree_depth"].reshape(-1), minlength=len(self.depths))
         depths[: len(self.depths)] += self.depths
         self.depths = depths
         energy = stats["energy"].astype(np.float64)
-        before = self.last if self.count else energy[:, 0]
-        self.steps += (np.diff(energy, axis=1, prepend=before[:, None]) ** 2).sum(axis=1)
+        previous_energy = self.last if self.count else energy[:, 0]
+        self.steps += (np.diff(energy, axis=1, prepend=previous_energy[:, None]) ** 2).sum(axis=1)
         self.last, self.log_density = energy[:, -1], stats["lp"][:, -1].copy()
         mean = energy.mean(axis=1)
         squares = ((energy - mean[:, None]) ** 2).sum(axis=1)
@@ -344,12 +348,12 @@ class StatisticsTotals:
         self.count += energy.shape[1]
 
     def saved(self) -> dict[str, NDArray[Any]]:
-        """All of it by name, for `restore`."""
-        others = {name: np.asarray(value) for name, value in vars(self).items() if name != "sums"}
-        return others | {f"sum_{name}": array for name, array in self.sums.items()}
+        """All arrays by name, for `restore`."""
+        fields = {name: np.asarray(value) for name, value in vars(self).items() if name != "sums"}
+        return fields | {f"sum_{name}": array for name, array in self.sums.items()}
 
     def restore(self, saved: dict[str, NDArray[Any]]) -> None:
-        """What `saved` gave, of as many chains."""
+        """Take over what `saved` gave, of as many chains."""
         self.sums = {name: saved[f"sum_{name}"].copy() for name in self.SUMS}
         for name in vars(self).keys() - {"sums", "count"}:
             setattr(self, name, saved[name])
@@ -357,7 +361,7 @@ class StatisticsTotals:
 
     @property
     def bfmi(self) -> float:
-        """See `report.run_file.bfmi`: of all chains together; NaN for fewer than 10 draws each."""
+        """The Bayesian fraction of missing information of all chains together; NaN for fewer than 10 draws each."""
         chains = len(self.energy_mean)
         if self.count < 10:
             return float("nan")

@@ -56,7 +56,7 @@ STILL = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class StuckChains:
-    """What was found of draws of many chains."""
+    """Chains that are stuck, and how much of a variance lasts."""
 
     mask: NDArray[np.bool_]
     """[chains]."""
@@ -95,7 +95,7 @@ class StuckEvidence:
     """[coefficients, chains]: it has not moved, or the coefficient does not vary."""
 
     def of(self, coefficients: slice) -> StuckEvidence:
-        """Some of them."""
+        """The evidence of some coefficients."""
         return StuckEvidence(
             self.persistence[coefficients],
             self.distance[coefficients],
@@ -149,7 +149,7 @@ def evidence_of_moments(moments: ChainMoments, draws: int, halves: int) -> Stuck
 
 
 def stuck_of(parts: Iterable[StuckEvidence], chains: int, count: int) -> StuckChains:
-    """What is seen of `count` coefficients together, which are given in parts."""
+    """The verdict on `count` coefficients together, whose evidence is given in parts."""
     mask = np.zeros(chains, bool)
     persistence = np.zeros(count)
     furthest = np.zeros(chains, np.intp)
@@ -166,8 +166,8 @@ def stuck_of(parts: Iterable[StuckEvidence], chains: int, count: int) -> StuckCh
         start += size
     if chains >= FEWEST_CHAINS_JUDGED and start:
         limit = normal_exceeded(BY_CHANCE / (2 * chains * count))
-        found = (largest > limit) | away | still
-        mask = found if found.sum() <= MOST_STUCK * chains else mask
+        is_stuck = (largest > limit) | away | still
+        mask = is_stuck if is_stuck.sum() <= MOST_STUCK * chains else mask
     return StuckChains(mask, persistence, furthest)
 
 

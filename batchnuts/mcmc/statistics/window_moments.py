@@ -43,7 +43,7 @@ class Moments:
     """[chains, 1 + dimension]: of the mean, as a chain's batches tell it; zero where they were not asked for."""
 
     def of(self, chains: NDArray[Any]) -> Moments:
-        """Those of some chains, by number or mask."""
+        """The moments of some chains, by number or mask."""
         return Moments(self.mean[chains], self.variance[chains], self.count[chains], self.squared_error[chains])
 
     @property
@@ -107,8 +107,8 @@ def moments_of(
             values = position[part, :, :]
             for start in range(0, dimension, BLOCK):
                 columns = slice(1 + start, 1 + start + BLOCK)
-                some = values[:, :, start : start + BLOCK]
-                mean[part, columns], variance[part, columns], error[part, columns] = _reduced(some, weight, batches)
+                block = values[:, :, start : start + BLOCK]
+                mean[part, columns], variance[part, columns], error[part, columns] = _reduced(block, weight, batches)
     return Moments(mean, variance, count.astype(np.int64), error)
 
 
@@ -145,12 +145,12 @@ def _reduced(values: NDArray[Any], weight: Float, batches: Float | None) -> tupl
 
     weight [chains, draws] sums to 1; batches: see `_batches`.
     """
-    used = np.where(weight[:, :, None] > 0, values, 0.0).astype(np.float64, copy=False)
-    first = np.take_along_axis(used, np.argmax(weight > 0, axis=1)[:, None, None], axis=1)
-    used -= first
-    mean = np.einsum("cnk,cn->ck", used, weight)
-    variance = np.einsum("cnk,cnk,cn->ck", used, used, weight) - mean**2
+    included = np.where(weight[:, :, None] > 0, values, 0.0).astype(np.float64, copy=False)
+    first = np.take_along_axis(included, np.argmax(weight > 0, axis=1)[:, None, None], axis=1)
+    included -= first
+    mean = np.einsum("cnk,cn->ck", included, weight)
+    variance = np.einsum("cnk,cnk,cn->ck", included, included, weight) - mean**2
     error = np.zeros_like(mean)
     if batches is not None:
-        error = np.stack([np.einsum("cnk,cn->ck", used, one) for one in batches]).var(axis=0, ddof=1) / BATCHES
+        error = np.stack([np.einsum("cnk,cn->ck", included, batch) for batch in batches]).var(axis=0, ddof=1) / BATCHES
     return mean + first[:, 0], np.maximum(variance, 0.0), error

@@ -38,8 +38,8 @@ def interim_analyses_of(
             f"sampler.until.rhat: found {sampler.until.rhat:g} with one chain; R-hat compares chains, so expected "
             "null, or sampler.chains of at least 2"
         )
-    key, asked = "sampler.until.parameters", sampler.until.parameters
-    parameters = natural_parameters(model, engine, execution, sampler.seed, asked, key)
+    key, names = "sampler.until.parameters", sampler.until.parameters
+    parameters = natural_parameters(model, engine, execution, sampler.seed, names, key)
     superchains = count_superchains(sampler)
     rule = StoppingRule(sampler.until, parameters.names, sampler.chain_count, superchains, parameters.may_be_constant)
     return InterimAnalyses(rule, parameters, sampler.draws)
@@ -89,11 +89,11 @@ class InterimAnalyses:
         self.last = START
         self.ended: Ended | None = None
         self.seconds = 0.0
-        """Spent here."""
+        """Seconds spent on the analyses."""
 
     @property
     def saved(self) -> SavedInterimAnalyses:
-        """What is left and what was found, for `go_on`."""
+        """The state of the analyses, for `go_on`."""
         return SavedInterimAnalyses(tuple(self.left), self.last, self.ended)
 
     def go_on(self, saved: SavedInterimAnalyses) -> None:
@@ -107,7 +107,7 @@ class InterimAnalyses:
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """What is asked for, and what was found of it last."""
+        """The conditions, with the values that they had at the last analysis."""
         return self.last.conditions or self.rule.conditions()
 
     def remaining(self, seconds_to: Callable[[int], float | None], seconds: float, gradients: int) -> float | None:
@@ -130,7 +130,7 @@ class InterimAnalyses:
             times.append(max(until.seconds - seconds, 0.0))
         if until.gradients is not None and gradients:
             times.append(max(until.gradients / gradients - 1.0, 0.0) * seconds)
-        return min((one for one in times if one is not None), default=None)
+        return min((estimate for estimate in times if estimate is not None), default=None)
 
     def look(self, runner: Runner, counts: Counts, seconds: float) -> Ended | None:
         """Ask the rule at each interim analysis that all chains have passed; `ended` once it says so, or at a limit.
@@ -145,8 +145,8 @@ class InterimAnalyses:
             self._ask(records.position, int(records.n_steps.sum()))
         limit = self.rule.until.seconds
         if self.ended is None and limit is not None and seconds >= limit and counts.complete:
-            made = f"sampling took {seconds:.1f} s (limit {limit:g} s) after {counts.complete} draws of each chain"
-            self.ended = Ended(counts.complete, made + self._but())
+            reason = f"sampling took {seconds:.1f} s (limit {limit:g} s) after {counts.complete} draws of each chain"
+            self.ended = Ended(counts.complete, reason + self._but())
         runner.watch(0 if self.ended is not None else self.next)
         self.seconds += time.perf_counter() - began
         return self.ended
@@ -154,17 +154,17 @@ class InterimAnalyses:
     def _ask(self, position: NDArray[Any], gradients: int) -> None:
         """At the next interim analysis, with the positions [chains, draws, dimension] up to it."""
         point = self.left.pop(0)
-        known, at_once = len(self.values), max(1, AT_ONCE // position[:, :1].size)
+        evaluated, at_once = len(self.values), max(1, AT_ONCE // position[:, :1].size)
         self.values.resize((point, *self.values.shape[1:]), refcheck=False)
-        for start in range(known, point, at_once):
-            some = position[:, start : min(start + at_once, point)]
-            rows = self.parameters.values(some.reshape(-1, position.shape[2]))
-            self.values[start : start + some.shape[1]] = rows.reshape(*some.shape[:2], -1).transpose(1, 0, 2)
+        for start in range(evaluated, point, at_once):
+            part = position[:, start : min(start + at_once, point)]
+            rows = self.parameters.values(part.reshape(-1, position.shape[2]))
+            self.values[start : start + part.shape[1]] = rows.reshape(*part.shape[:2], -1).transpose(1, 0, 2)
         if point == self.max_draws:  # what is missing in the end is said of all draws
             self.last = replace(self.last, not_before=0.0)
         self.last = self.rule.decide(self.values.transpose(1, 0, 2), gradients, self.last)
         if self.rule.until.gradients is None:  # which would be asked at each
-            self.left = [one for one in self.left if one >= self.last.not_before or one == self.max_draws]
+            self.left = [later for later in self.left if later >= self.last.not_before or later == self.max_draws]
         if self.last.reason is not None:
             self.ended = Ended(point, self.last.reason + (self._but() if self.last.missing else ""))
         elif point == self.max_draws:
@@ -173,5 +173,5 @@ class InterimAnalyses:
             self.values = self.values[:0].copy()  # the rest of the run needs the memory
 
     def _but(self) -> str:
-        """What was missing when it was looked at last, if anything."""
+        """A clause with what was missing at the last analysis, if anything."""
         return f"; {self.last.missing}" if self.last.missing else ""

@@ -67,7 +67,7 @@ class Decision:
     worst: int = 0
     """The coefficient that is furthest from a condition, among those that were looked at."""
     missing: str = ""
-    """Which condition does not hold of it, if any, in words."""
+    """The condition that does not hold of that coefficient, if any, in words."""
     conditions: tuple[Condition, ...] = ()
     """Each with the worst that was found of it, now or at an earlier interim analysis."""
     not_before: float = 0.0
@@ -79,7 +79,7 @@ class Decision:
 
 
 START = Decision(None)
-"""What is known before the first interim analysis."""
+"""The decision before the first interim analysis."""
 
 
 @dataclass(frozen=True)
@@ -119,31 +119,31 @@ class StoppingRule:
         Nothing but the arguments decides. last: the decision at the last interim analysis. Its worst coefficient is
         looked at first, which saves time and changes no reason; before its `not_before` it still holds.
         """
-        each = f"after {draws.shape[1]} draws of each chain"
+        when = f"after {draws.shape[1]} draws of each chain"
         draws = self._without_rounding(draws)
         decision = replace(last, reason=None)
         if self.until.conditions and draws.shape[1] >= last.not_before:
             decision = self._first_missing(draws, last)
             if not decision.missing:
-                return replace(decision, reason=f"{self._met(decision.conditions)} {each}")
+                return replace(decision, reason=f"{self._met(decision.conditions)} {when}")
             if self.until.rhat is not None:
                 decision = self._hopeless(draws, last, decision)
                 if decision.reason is not None:
                     return decision
         limit = self.until.gradients
         if limit is not None and gradients >= limit:
-            return replace(decision, reason=f"the draws took {gradients:.4g} gradients (limit {limit:.4g}) {each}")
+            return replace(decision, reason=f"the draws took {gradients:.4g} gradients (limit {limit:.4g}) {when}")
         return decision
 
     def _without_rounding(self, draws: NDArray[Any]) -> NDArray[Any]:
         """The draws, with one value where coefficients that may be constant are so but for rounding."""
-        which = np.flatnonzero(self.may_be_constant)
-        values = draws[:, :, which]
+        columns = np.flatnonzero(self.may_be_constant)
+        values = draws[:, :, columns]
         low, high = values.min(axis=(0, 1), initial=np.inf), values.max(axis=(0, 1), initial=-np.inf)
         constant = ~vary_beyond_rounding(low, high, draws.dtype)
         if constant.any():
             draws = draws.copy()
-            draws[:, :, which[constant]] = low[constant]
+            draws[:, :, columns[constant]] = low[constant]
         return draws
 
     def _hopeless(self, draws: NDArray[Any], last: Decision, decision: Decision) -> Decision:
@@ -157,26 +157,30 @@ class StoppingRule:
         if length < max(STUCK_FOR * since, FEWEST_STUCK_DRAWS):
             return decision
         numbers = np.flatnonzero(mask).tolist()
-        which = named_chains(numbers)
+        subject = named_chains(numbers)
         stay = "stays away" if len(numbers) == 1 else "stay away"
-        reason = f"R-hat cannot be met, because {which} {stay} from all others since draw {since}, after {length} draws"
+        reason = (
+            f"R-hat cannot be met, because {subject} {stay} from all others since draw {since}, after {length} draws"
+        )
         return replace(decision, reason=f"{reason} of each chain")
 
     def _met(self, conditions: tuple[Condition, ...]) -> str:
-        """That all conditions hold, in words; conditions: with what was found of them."""
-        asked = self.until.parameters
-        who = f"{', '.join(asked)} {'has' if len(asked) == 1 else 'have'}" if asked else "all sampled parameters have"
-        said = [f"{WORDS[name]} >= {getattr(self.until, name):g}" for name in self.until.conditions if name in WORDS]
+        """A clause that says that all conditions hold; conditions: with their values."""
+        names = self.until.parameters
+        subject = (
+            f"{', '.join(names)} {'has' if len(names) == 1 else 'have'}" if names else "all sampled parameters have"
+        )
+        clauses = [f"{WORDS[name]} >= {getattr(self.until, name):g}" for name in self.until.conditions if name in WORDS]
         if self.until.rhat is not None:
             limit = f"{self.until.rhat:g}"
-            rhat = next((one for one in conditions if one.name == "rhat"), None)
+            rhat = next((condition for condition in conditions if condition.name == "rhat"), None)
             if rhat is not None and rhat.found >= self.until.rhat:  # by what chance lets expect of so few draws
                 limit = f"{rhat.wanted:.4f} (worst {rhat.found:.4f}; {self.until.rhat:g} with what chance lets expect)"
-            said.append(f"{'nested ' * self.nested}R-hat < {limit}")
-        return f"{who} {' and '.join(filter(None, [', '.join(said[:-1]), said[-1]]))}"
+            clauses.append(f"{'nested ' * self.nested}R-hat < {limit}")
+        return f"{subject} {' and '.join(filter(None, [', '.join(clauses[:-1]), clauses[-1]]))}"
 
     def conditions(self) -> tuple[Condition, ...]:
-        """Those that are asked for, with nothing found."""
+        """The conditions that are asked for, without values."""
         return tuple(Condition(name, math.nan, float(getattr(self.until, name))) for name in self.until.conditions)
 
     def _first_missing(self, draws: NDArray[Any], last: Decision) -> Decision:
@@ -186,55 +190,62 @@ class StoppingRule:
         likely = last.worst
         if length < self.first_point:
             return Decision(None, likely, f"{length} draws of each chain are too few to tell", last.conditions)
-        worst: dict[str, tuple[float, float, float]] = {}  # by condition: the largest shortfall; found, wanted there
+        worst: dict[str, tuple[float, float, float]] = {}  # by condition: the largest shortfall; value, bound there
         order = np.roll(np.arange(count), -likely)
         width = max(1, VALUES_AT_ONCE // (chains * length))
         # most checks fail, and most of these because of the coefficient that was worst at the last one
         parts = [order[:1], *(order[start : start + width] for start in range(1, count, width))]
         for part, conditions in itertools.product(parts, self._together()):
-            found, wanted = self._statistics(draws[:, :, part], conditions)
-            short = np.stack([_shortfall(name, found[name], wanted[name]) for name in conditions])
+            statistics, bounds = self._statistics(draws[:, :, part], conditions)
+            short = np.stack([_shortfall(name, statistics[name], bounds[name]) for name in conditions])
             if self.may_be_constant:
-                short[:, np.isnan(found[conditions[0]]) & np.array(self.may_be_constant)[part]] = -np.inf
+                short[:, np.isnan(statistics[conditions[0]]) & np.array(self.may_be_constant)[part]] = -np.inf
             for condition, of_all in zip(conditions, short, strict=True):
                 largest = int(of_all.argmax())
                 if condition not in worst or of_all[largest] > worst[condition][0]:
-                    values = found[condition][largest], wanted[condition][largest]
+                    values = statistics[condition][largest], bounds[condition][largest]
                     worst[condition] = float(of_all[largest]), float(values[0]), float(values[1])
             if (short > 0).any():
-                which, at = np.unravel_index(short.argmax(), short.shape)
-                name, condition = self.names[part[at]], conditions[which]
-                there = {c: (float(found[c][at]), float(wanted[c][at])) for c in conditions}
-                said = self._said(name, condition, *there[condition])
-                failing = [c for c, of_all in zip(conditions, short, strict=True) if of_all[at] > 0]
-                known = self._known(worst, last)
-                return Decision(None, int(part[at]), said, known, *_when({c: there[c] for c in failing}, length))
-        known = self._known(worst, last)
+                row, worst_column = np.unravel_index(short.argmax(), short.shape)
+                name, condition = self.names[part[worst_column]], conditions[row]
+                at_worst = {c: (float(statistics[c][worst_column]), float(bounds[c][worst_column])) for c in conditions}
+                reason = self._unmet(name, condition, *at_worst[condition])
+                failing = [c for c, of_all in zip(conditions, short, strict=True) if of_all[worst_column] > 0]
+                all_conditions = self._current_conditions(worst, last)
+                return Decision(
+                    None,
+                    int(part[worst_column]),
+                    reason,
+                    all_conditions,
+                    *_when({c: at_worst[c] for c in failing}, length),
+                )
+        all_conditions = self._current_conditions(worst, last)
         if self.until.rhat is not None:
-            return self._stuck(draws, likely, known)
-        return Decision(None, likely, conditions=known)
+            return self._stuck(draws, likely, all_conditions)
+        return Decision(None, likely, conditions=all_conditions)
 
-    def _known(self, worst: dict[str, tuple[float, float, float]], last: Decision) -> tuple[Condition, ...]:
-        """What is known of every condition: from its shortfall and value now, else what was known at the last one."""
-        before = {one.name: one for one in (*self.conditions(), *last.conditions)}
-        now = {
-            name: Condition(name, found, wanted, not shortfall > 0)
-            for name, (shortfall, found, wanted) in worst.items()
+    def _current_conditions(
+        self, worst: dict[str, tuple[float, float, float]], last: Decision
+    ) -> tuple[Condition, ...]:
+        """Every condition, with its shortfall and value now, or else as it was at the last interim analysis."""
+        previous = {condition.name: condition for condition in (*self.conditions(), *last.conditions)}
+        current = {
+            name: Condition(name, value, bound, not shortfall > 0) for name, (shortfall, value, bound) in worst.items()
         }
-        return tuple((before | now)[name] for name in self.until.conditions)
+        return tuple((previous | current)[name] for name in self.until.conditions)
 
     def _stuck(self, draws: NDArray[Any], likely: int, conditions: tuple[Condition, ...]) -> Decision:
-        """What R-hat does not see, and is looked at when that is small: whether chains are stuck (stuck_chains.py)."""
-        found = find_stuck(draws, VALUES_AT_ONCE)
-        if found.mask.any():
-            chain = int(found.mask.argmax())
-            worst = int(found.furthest[chain])
-            also = f" and {found.mask.sum() - 1} more" if found.mask.sum() > 1 else ""
-            away = f"chain {chain}{also} stays away from all others, in {self.names[worst]}"
-            stuck = Condition("stuck_chains", float(found.mask.sum()), 0.0)
-            return Decision(None, worst, away, (*conditions, stuck))
-        worst = int(found.persistence.argmax())
-        lasting = found.persistence[worst]
+        """Whether chains are stuck (stuck_chains.py), which R-hat does not see: looked at where R-hat is small."""
+        evidence = find_stuck(draws, VALUES_AT_ONCE)
+        if evidence.mask.any():
+            chain = int(evidence.mask.argmax())
+            worst = int(evidence.furthest[chain])
+            also = f" and {evidence.mask.sum() - 1} more" if evidence.mask.sum() > 1 else ""
+            reason = f"chain {chain}{also} stays away from all others, in {self.names[worst]}"
+            stuck = Condition("stuck_chains", float(evidence.mask.sum()), 0.0)
+            return Decision(None, worst, reason, (*conditions, stuck))
+        worst = int(evidence.persistence.argmax())
+        lasting = evidence.persistence[worst]
         if self.nested and lasting > PERSISTENCE_LIMIT:
             lasts = f"{100 * lasting:.0f}% of the variance of {self.names[worst]} is between chains and lasts"
             return Decision(
@@ -251,48 +262,48 @@ class StoppingRule:
     def _statistics(
         self, draws: NDArray[Any], conditions: tuple[str, ...]
     ) -> tuple[dict[str, NDArray[np.float64]], dict[str, NDArray[np.float64]]]:
-        """By condition, of each coefficient: what is found, and its bound, which sizes must reach and R-hat be below.
+        """By condition, of each coefficient: its value, and its bound, which sizes must reach and R-hat be below.
 
-        Nested R-hat may exceed what is asked for by what chance lets expect (`RhatNoise.asked`).
+        Nested R-hat may exceed what is asked for by what chance lets expect (`RhatNoise.limits_for`).
         """
-        wanted = {name: np.full(draws.shape[2], float(getattr(self.until, name))) for name in conditions}
+        bounds = {name: np.full(draws.shape[2], float(getattr(self.until, name))) for name in conditions}
         if "rhat" not in conditions:
-            return convergence(draws, conditions), wanted
+            return convergence(draws, conditions), bounds
         if self.nested:
             reduced = reduce_draws(in_order(draws), {NESTED})
             nested = nested_of(reduced, superchain_of(self.chains, self.superchains))
-            return {"rhat": nested.rhat}, {"rhat": nested.noise.asked(wanted["rhat"][0])}
-        found = convergence(draws, [*conditions, "r_hat"])
-        return {**found, "rhat": found["r_hat"]}, wanted
+            return {"rhat": nested.rhat}, {"rhat": nested.noise.limits_for(bounds["rhat"][0])}
+        statistics = convergence(draws, [*conditions, "r_hat"])
+        return {**statistics, "rhat": statistics["r_hat"]}, bounds
 
-    def _said(self, name: str, condition: str, found: float, wanted: float) -> str:
-        """That a condition does not hold of a coefficient, in words."""
-        if np.isnan(found):
+    def _unmet(self, name: str, condition: str, value: float, bound: float) -> str:
+        """A clause that says that a condition does not hold of a coefficient."""
+        if np.isnan(value):
             return f"{name} did not move, or is not finite"
         if condition == "rhat":
-            return f"{'nested ' * self.nested}R-hat of {name} is {found:.4f} (wanted below {wanted:.4f})"
-        return f"{WORDS[condition]} of {name} is {found:.0f} (wanted {wanted:g})"
+            return f"{'nested ' * self.nested}R-hat of {name} is {value:.4f} (wanted below {bound:.4f})"
+        return f"{WORDS[condition]} of {name} is {value:.0f} (wanted {bound:g})"
 
 
-def _shortfall(condition: str, found: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+def _shortfall(condition: str, values: NDArray[np.float64], bounds: NDArray[np.float64]) -> NDArray[np.float64]:
     """How far each coefficient is from a condition; above 0 where it does not hold."""
     if condition == "rhat":
-        short = np.maximum(found - wanted, np.where(found < wanted, -np.inf, np.finfo(float).tiny))
+        short = np.maximum(values - bounds, np.where(values < bounds, -np.inf, np.finfo(float).tiny))
     else:
-        short = np.log(wanted / found)
-    return np.where(np.isnan(found), np.inf, short)
+        short = np.log(bounds / values)
+    return np.where(np.isnan(values), np.inf, short)
 
 
 def _when(failing: dict[str, tuple[float, float]], draws: int) -> tuple[float, float]:
     """The draws of each chain before which conditions that do not hold of a coefficient are unlikely to hold, and those
     at which they are expected to (infinite where it never moved).
 
-    failing: by condition, what was found and wanted. Effective sizes grow in proportion to the draws. The excess of
+    failing: by condition, value and bound. Effective sizes grow in proportion to the draws. The excess of
     R-hat over 1 falls at least so, and with the square of the draws where it is what is left of the start.
     """
     least, expected = [1.0], [1.0]
-    for condition, (value, wanted) in failing.items():
-        factor = (value**2 - 1.0) / (wanted**2 - 1.0) if condition == "rhat" else wanted / value
+    for condition, (value, bound) in failing.items():
+        factor = (value**2 - 1.0) / (bound**2 - 1.0) if condition == "rhat" else bound / value
         expected.append(math.inf if math.isnan(factor) else factor)
         least.append(math.sqrt(factor) if condition == "rhat" else factor)
     largest = max((factor for factor in least if not math.isnan(factor)), default=1.0)

@@ -51,54 +51,56 @@ class Agreement:
 
     def missing(self) -> tuple[str, ...]:
         """What is not within its tolerance, in words."""
-        found = []
+        differences = []
         if not self.step <= STEP:
-            found.append(f"the step size {'is off' if self.earlier else 'still changes'} by {_percent(self.step)}")
+            differences.append(
+                f"the step size {'is off' if self.earlier else 'still changes'} by {_percent(self.step)}"
+            )
         if not self.metric <= METRIC:
-            found.append(
+            differences.append(
                 f"the metric's scales {'are off' if self.earlier else 'still change'} by {_percent(self.metric)}"
             )
         if not self.drift <= DRIFT:
             moves = "is off" if self.earlier else "still moves,"
-            found.append(f"the mean of all chains {moves} by {self.drift:.2g} standard deviations")
+            differences.append(f"the mean of all chains {moves} by {self.drift:.2g} standard deviations")
         if not self.memory <= MEMORY:
-            found.append(
+            differences.append(
                 f"groups of chains with the same start still differ, by {math.sqrt(self.memory):.2g} standard "
                 "deviations"
                 if not self.single
                 else f"the chains still differ, by {math.sqrt(self.memory):.2g} standard deviations"
             )
-        return tuple(found)
+        return tuple(differences)
 
 
 def _percent(log_ratio: float) -> str:
     return f"{100 * math.expm1(log_ratio):.0f}%" if log_ratio < 5 else "more than a hundredfold"
 
 
-def change_of_step(before: Float, now: Float) -> float:
+def change_of_step(previous: Float, current: Float) -> float:
     """Median over chains of the |log ratio| of their step sizes [chains]."""
-    return float(np.median(np.abs(np.log(now / before))))
+    return float(np.median(np.abs(np.log(current / previous))))
 
 
-def change_of_metric(before: Float, now: Float) -> float:
+def change_of_metric(previous: Float, current: Float) -> float:
     """Root mean square of the log ratios of the scales of two metrics, given as for `log_ratios`."""
-    return float(np.sqrt(np.mean((0.5 * log_ratios(before, now)) ** 2)))
+    return float(np.sqrt(np.mean((0.5 * log_ratios(previous, current)) ** 2)))
 
 
-def log_ratios(before: Float, now: Float) -> Float:
+def log_ratios(previous: Float, current: Float) -> Float:
     """Log ratios of two metrics' squared scales: [2, dimension]; [2, chains, dimension] if one differs by chain."""
-    one, other = (scales[:, None] if scales.ndim == 2 else scales for scales in (before, now))
-    ratios: Float = np.log(other / one)
+    first, second = (scales[:, None] if scales.ndim == 2 else scales for scales in (previous, current))
+    ratios: Float = np.log(second / first)
     return ratios
 
 
-def drift(before: Centre, now: Centre, variance: Float) -> float:
+def drift(previous: Centre, current: Centre, variance: Float) -> float:
     """By how many standard deviations the pooled mean has moved in the worst column, beyond its standard errors.
 
     variance [columns]: the posterior's.
     """
-    error = np.sqrt(before.squared_error + now.squared_error)
-    moved = np.abs(now.mean - before.mean) - STANDARD_ERRORS * error
+    error = np.sqrt(previous.squared_error + current.squared_error)
+    moved = np.abs(current.mean - previous.mean) - STANDARD_ERRORS * error
     return _largest(np.maximum(moved, 0.0), np.sqrt(variance))
 
 

@@ -32,9 +32,9 @@ def implausible(moments: Moments, log_density: NDArray[np.floating]) -> NDArray[
     not move in the window with these moments. A chain that moves in a mode of its own is neither.
     """
     drawn = moments.count > 0
-    found = np.zeros(len(drawn), bool)
+    result = np.zeros(len(drawn), bool)
     if drawn.sum() < FEWEST:
-        return found
+        return result
     mean, variance = moments.mean[drawn], moments.variance[drawn]
     lp = log_density[drawn].astype(np.float64)
     upper = lp >= np.median(lp)
@@ -43,8 +43,8 @@ def implausible(moments: Moments, log_density: NDArray[np.floating]) -> NDArray[
     still = (variance[:, 1:] <= (STILL * scale[1:]) ** 2).all(axis=1)
     below = depth > FAR * scale[0] + NATS
     dimension = mean.shape[1] - 1
-    found[drawn] = (depth > IMPLAUSIBLE + EACH * dimension + FAR * scale[0]) | (below & still) | ~np.isfinite(lp)
-    return found
+    result[drawn] = (depth > IMPLAUSIBLE + EACH * dimension + FAR * scale[0]) | (below & still) | ~np.isfinite(lp)
+    return result
 
 
 def late(moments: Moments, log_density: NDArray[np.floating]) -> NDArray[np.bool_]:

@@ -30,11 +30,11 @@ class WarmupRun(Protocol):
 
     @property
     def tuning(self) -> Tuning | None:
-        """That of an earlier run, from which warmup starts."""
+        """The tuning of an earlier run, from which warmup starts."""
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """Those that are made, or, where warmup ends by itself, those that may be."""
+        """The windows that are made, or, where warmup ends by itself, may be made."""
 
     @property
     def check(self) -> Window | None:

@@ -76,13 +76,13 @@ class InWarmup:
     window: int = 0
     """The number of the next one; CHECK for that of an earlier run's tuning."""
     before: Pooled | None = None
-    """After the last one, where windows are compared."""
+    """The pooled results of the last window, where windows are compared."""
     missing: tuple[str, ...] = ("there was one window only",)
-    """In what the last two differ."""
+    """The differences of the last two windows, in words."""
     checked: str = ""
     """What did not fit in an earlier run's tuning, in words."""
     made: tuple[WindowTuning, ...] = ()
-    """What windows so far came to."""
+    """The tuning that each window so far came to."""
     restarted: tuple[int, ...] = ()
     """The numbers of chains that started again."""
     not_numbers: int = 0
@@ -93,14 +93,14 @@ class InWarmup:
         states, counts = pooled.states, pooled.counts
         step_size = states.step_size[counts] if counts.any() else states.step_size
         variance = of_all_chains(states.metric.scales()[0])
-        made = WindowTuning(states.transitions_done, np.quantile(step_size, (0.0, 0.5, 1.0)), variance)
+        tuning = WindowTuning(states.transitions_done, np.quantile(step_size, (0.0, 0.5, 1.0)), variance)
         restarted = {*self.restarted, *np.flatnonzero(pooled.restarted).tolist()}
         return replace(
             self,
             states=states,
             window=window,
             before=pooled,
-            made=(*self.made, made),
+            made=(*self.made, tuning),
             restarted=tuple(sorted(restarted)),
         )
 
@@ -121,10 +121,10 @@ def warm_up(run: WarmupRun, runner: Runner, place: InWarmup) -> tuple[ChainState
     reason = "as asked" if run.tuning is None else f"as asked, from the tuning of {run.tuning}"
     report = _report(place, reason)
     if (more := place.states.transitions_done - total) > 0:
-        which = (
+        outcome = (
             f"in which {named_chains(report.late)} did not arrive" if report.late else "until all chains had arrived"
         )
-        report = replace(report, reason=f"{reason}, and {more} more, {which}")
+        report = replace(report, reason=f"{reason}, and {more} more, {outcome}")
     return place.states, report
 
 
@@ -137,8 +137,8 @@ def _until_agreed(run: WarmupRun, runner: Runner, place: InWarmup) -> tuple[Chai
         if not unfit:
             reason = f"taken from {run.tuning}, confirmed after {place.states.transitions_done} transitions"
             return place.states, _report(place, reason, agreed=True)
-        said = f"; the tuning of {run.tuning} did not fit: {', '.join(unfit)}"
-        place = replace(place, missing=unfit, checked=said)
+        remark = f"; the tuning of {run.tuning} did not fit: {', '.join(unfit)}"
+        place = replace(place, missing=unfit, checked=remark)
     while place.window < len(windows):
         pooled, missing = _window(run, runner, place, windows[place.window], 0)
         enough = not missing and pooled.states.transitions_done >= minimum
@@ -165,13 +165,13 @@ def _until_arrived(run: WarmupRun, runner: Runner, place: InWarmup, first: int, 
     that are too low for any mode, and have waited FEWEST_MORE windows, start again where that is allowed."""
     settling = settling_window(run.sampler.chain_count)
     longest = max((window.transitions for window in run.windows), default=0)
-    while (before := place.before) is not None and (number := place.window - first) < MOST_MORE:
+    while (previous := place.before) is not None and (number := place.window - first) < MOST_MORE:
         few = number < FEWEST_MORE
-        if not (before.late | before.restarted | (before.far & few & ~before.outliers)).any():
+        if not (previous.late | previous.restarted | (previous.far & few & ~previous.outliers)).any():
             break
         transitions = max(1, min(round(settling.transitions * GROWTH**number), longest))
-        enough = before.states.transitions_done + transitions > most
-        if enough and not few and not before.restarted.any():
+        enough = previous.states.transitions_done + transitions > most
+        if enough and not few and not previous.restarted.any():
             break
         waited = number >= FEWEST_MORE - 1
         pooled, _ = _window(run, runner, place, replace(settling, transitions=transitions), 0, waited)
@@ -180,9 +180,11 @@ def _until_arrived(run: WarmupRun, runner: Runner, place: InWarmup, first: int, 
 
 
 def _report(place: InWarmup, reason: str, agreed: bool | None = None) -> WarmupReport:
-    before = place.before
-    outliers = () if before is None else tuple(np.flatnonzero(before.outliers | (before.moments.count == 0)).tolist())
-    late = () if before is None else tuple(np.flatnonzero(before.late).tolist())
+    previous = place.before
+    outliers = (
+        () if previous is None else tuple(np.flatnonzero(previous.outliers | (previous.moments.count == 0)).tolist())
+    )
+    late = () if previous is None else tuple(np.flatnonzero(previous.late).tolist())
     return WarmupReport(
         place.states.transitions_done, reason, agreed, outliers, place.made, place.restarted, late, place.not_numbers
     )
@@ -195,16 +197,16 @@ def _window(
 
     waited: chains that are too low for any mode have been waited for.
     """
-    reduced = _made(run, runner, place, window, total)
+    reduced = _run_window(run, runner, place, window, total)
     return run.timed("warmup", lambda: _pooled(run, place, reduced, window, waited))
 
 
-def _made(run: WarmupRun, runner: Runner, place: InWarmup, window: Window, total: int) -> ReducedWindow:
+def _run_window(run: WarmupRun, runner: Runner, place: InWarmup, window: Window, total: int) -> ReducedWindow:
     run.enter(runner, place)
     states, sampler, transitions = place.states, run.sampler, window.transitions
     adapting = sampler.step_size is None
     inputs = run.inputs(states, transitions, adapting, sampler.max_tree_depth_warmup)
-    before, missing = states.transitions_done, place.missing if place.before is not None else ()
+    transitions_done, missing = states.transitions_done, place.missing if place.before is not None else ()
     reduction = Reduction(
         transitions=transitions,
         chains=sampler.chain_count,
@@ -214,7 +216,15 @@ def _made(run: WarmupRun, runner: Runner, place: InWarmup, window: Window, total
         gradients=window.estimates_metric and sampler.metric != "unit",
     )
     result = run.stretch(
-        runner, inputs, transitions, "warmup", total, before, window.leave, missing=missing, reduction=reduction
+        runner,
+        inputs,
+        transitions,
+        "warmup",
+        total,
+        transitions_done,
+        window.leave,
+        missing=missing,
+        reduction=reduction,
     )
     return run.timed("warmup", lambda: run.reduced(runner, result, states, reduction))
 
@@ -222,32 +232,32 @@ def _made(run: WarmupRun, runner: Runner, place: InWarmup, window: Window, total
 def _pooled(
     run: WarmupRun, place: InWarmup, reduced: ReducedWindow, window: Window, waited: bool
 ) -> tuple[Pooled, tuple[str, ...]]:
-    now = _with_step_sizes(run, place.states, reduced, window)
+    pooled = _with_step_sizes(run, place.states, reduced, window)
     # outliers that come no nearer are where they want to be, and are not waited for, unless nothing can be there
-    coming, low = _coming(place.states, now), deep(now.moments, now.states.log_density)
-    now = replace(now, late=now.late & (~now.outliers | coming | low), low=now.outliers & low & ~coming)
+    coming, low = _coming(place.states, pooled), deep(pooled.moments, pooled.states.log_density)
+    pooled = replace(pooled, late=pooled.late & (~pooled.outliers | coming | low), low=pooled.outliers & low & ~coming)
     if window.estimates_metric and run.sampler.metric != "unit":
-        now = _with_metric(run, now, _estimated(run, now, reduced))
+        pooled = _with_metric(run, pooled, _estimated(run, pooled, reduced))
     missing = place.missing
     if window.compared and place.before is not None:
-        missing = _compare(run, place.before, now).missing()
+        missing = _compare(run, place.before, pooled).missing()
     if missing:  # else the step size that the window came to is the one that agrees
-        now = _with_search(run, place.states.metric, now, window)
-    return _restarted(run, place.before, now, waited), missing
+        pooled = _with_search(run, place.states.metric, pooled, window)
+    return _restarted(run, place.before, pooled, waited), missing
 
 
-def _with_step_sizes(run: WarmupRun, before: ChainStates, reduced: ReducedWindow, window: Window) -> Pooled:
-    """The step sizes pooled; the metric is that before."""
+def _with_step_sizes(run: WarmupRun, previous: ChainStates, reduced: ReducedWindow, window: Window) -> Pooled:
+    """The states with pooled step sizes, and the metric that they had."""
     moments = reduced.moments
     nowhere = implausible(moments, reduced.log_density)
     outliers = find_outliers(moments) | nowhere
     counts = ~outliers & (moments.count > 0)
     states = replace(
-        before,
+        previous,
         position=reduced.position,
         log_density=reduced.log_density,
         gradient=reduced.gradient,
-        transitions_done=before.transitions_done + window.transitions,
+        transitions_done=previous.transitions_done + window.transitions,
     )
     if run.sampler.step_size is None:
         step_size = pooled_step_sizes(reduced.log_step, run.group, counts)
@@ -257,44 +267,44 @@ def _with_step_sizes(run: WarmupRun, before: ChainStates, reduced: ReducedWindow
     return Pooled(states, moments, counts, outliers, nowhere, below, low=none, far=far, restarted=none)
 
 
-def _estimated(run: WarmupRun, now: Pooled, reduced: ReducedWindow) -> MetricParameters:
+def _estimated(run: WarmupRun, pooled: Pooled, reduced: ReducedWindow) -> MetricParameters:
     """The metric from the draws of a window that count."""
     assert reduced.drawn is not None, "they were asked for"
-    return pooled_metric(run.sampler.metric, run.sampler.metric_rank, reduced.drawn, run.group, now.counts)
+    return pooled_metric(run.sampler.metric, run.sampler.metric_rank, reduced.drawn, run.group, pooled.counts)
 
 
-def _with_metric(run: WarmupRun, now: Pooled, metric: MetricParameters) -> Pooled:
+def _with_metric(run: WarmupRun, pooled: Pooled, metric: MetricParameters) -> Pooled:
     """The states with this metric, which the programs use from now on."""
-    return replace(now, states=replace(now.states, metric=metric, inverse_mass=run.use(metric)))
+    return replace(pooled, states=replace(pooled.states, metric=metric, inverse_mass=run.use(metric)))
 
 
-def _with_search(run: WarmupRun, before: MetricParameters, now: Pooled, window: Window) -> Pooled:
-    """The step size searched for again where the metric has changed much, or has changed and nothing is compared.
+def _with_search(run: WarmupRun, previous: MetricParameters, pooled: Pooled, window: Window) -> Pooled:
+    """Search for the step size again where the metric has changed much, or has changed and nothing is compared.
 
     What is found has little to do with the target of the acceptance rate, and is not compared with anything.
     """
-    metric = now.states.metric
-    if run.sampler.step_size is not None or metric is before:
-        return now
-    large = np.abs(log_ratios(before.scales(), metric.scales())).max() > 2 * np.log(LARGE_CHANGE)
-    return replace(now, states=run.with_found_step_size(now.states)) if large or not window.compared else now
+    metric = pooled.states.metric
+    if run.sampler.step_size is not None or metric is previous:
+        return pooled
+    large = np.abs(log_ratios(previous.scales(), metric.scales())).max() > 2 * np.log(LARGE_CHANGE)
+    return replace(pooled, states=run.with_found_step_size(pooled.states)) if large or not window.compared else pooled
 
 
-def _restarted(run: WarmupRun, before: Pooled | None, now: Pooled, waited: bool) -> Pooled:
-    """Where that is allowed, each outlier near the position of another chain, drawn at random.
+def _restarted(run: WarmupRun, previous: Pooled | None, pooled: Pooled, waited: bool) -> Pooled:
+    """Where that is allowed, put each outlier near the position of another chain, drawn at random.
 
     With `restart: auto` those that were implausible before this window too, and have not come half of the way up; once
     chains have been waited for also those that are too low for any mode, whether they move or not.
     """
-    states, counts = now.states, now.counts
-    restarted = now.outliers if run.sampler.warmup.restart else np.zeros_like(now.outliers)
+    states, counts = pooled.states, pooled.counts
+    restarted = pooled.outliers if run.sampler.warmup.restart else np.zeros_like(pooled.outliers)
     if run.sampler.warmup.restart == "auto":
-        restarted = _nowhere_for_long(before, now) | (now.low & waited)
+        restarted = _nowhere_for_long(previous, pooled) | (pooled.low & waited)
     if not (restarted.any() and counts.any()):
-        return now
+        return pooled
     rng = np.random.default_rng((run.sampler.seed, states.transitions_done))
     chosen = rng.choice(np.flatnonzero(counts), int(restarted.sum()))
-    scale = np.sqrt(now.moments.of(counts).pooled_variance[1:])
+    scale = np.sqrt(pooled.moments.of(counts).pooled_variance[1:])
     position = np.array(states.position)
     position[restarted] = position[chosen] + JITTER * scale * rng.normal(size=(len(chosen), position.shape[1]))
     log_density, gradient = run.evaluated(position)
@@ -305,28 +315,30 @@ def _restarted(run: WarmupRun, before: Pooled | None, now: Pooled, waited: bool)
         position = np.where(bad[:, None], exact, position)
         log_density, gradient = run.evaluated(position)
     moved = replace(states, position=position, log_density=log_density, gradient=gradient)
-    outliers, behind = now.outliers & ~restarted, now.late & ~restarted
-    return replace(now, states=moved, restarted=restarted, outliers=outliers, late=behind)
+    outliers, behind = pooled.outliers & ~restarted, pooled.late & ~restarted
+    return replace(pooled, states=moved, restarted=restarted, outliers=outliers, late=behind)
 
 
-def _nowhere_for_long(before: Pooled | None, now: Pooled) -> NDArray[np.bool_]:
+def _nowhere_for_long(previous: Pooled | None, pooled: Pooled) -> NDArray[np.bool_]:
     """[chains]: which were implausible after the last two windows, and are not on their way up."""
-    if before is None or not now.counts.any():
-        return np.zeros_like(now.implausible)
-    typical = float(np.median(now.states.log_density[now.counts]))
-    depth, depth_before = (typical - states.log_density.astype(np.float64) for states in (now.states, before.states))
+    if previous is None or not pooled.counts.any():
+        return np.zeros_like(pooled.implausible)
+    typical = float(np.median(pooled.states.log_density[pooled.counts]))
+    depth, previous_depth = (
+        typical - states.log_density.astype(np.float64) for states in (pooled.states, previous.states)
+    )
     with np.errstate(invalid="ignore"):
-        near: NDArray[np.bool_] = depth < NEAR * depth_before
-    return now.implausible & before.implausible & ~near
+        near: NDArray[np.bool_] = depth < NEAR * previous_depth
+    return pooled.implausible & previous.implausible & ~near
 
 
-def _coming(before: ChainStates, now: Pooled) -> NDArray[np.bool_]:
+def _coming(previous: ChainStates, pooled: Pooled) -> NDArray[np.bool_]:
     """[chains]: whose log-density has risen in the window by more than that of chains which have arrived may."""
-    if not now.counts.any():
-        return np.zeros_like(now.outliers)
-    of_others = now.moments.of(now.counts)
+    if not pooled.counts.any():
+        return np.zeros_like(pooled.outliers)
+    of_others = pooled.moments.of(pooled.counts)
     scale = spread(of_others.mean[:, :1], of_others.variance[:, :1])[0]
-    risen = now.states.log_density.astype(np.float64) - before.log_density
+    risen = pooled.states.log_density.astype(np.float64) - previous.log_density
     return risen > NATS + RISE * scale  # type: ignore[no-any-return]
 
 
@@ -339,39 +351,41 @@ def _check_tuning(run: WarmupRun, runner: Runner, place: InWarmup, tuning: Tunin
     window = run.check
     assert window is not None
     states = place.states
-    reduced = _made(run, runner, place, window, 0)
+    reduced = _run_window(run, runner, place, window, 0)
 
     def judged() -> tuple[Pooled, tuple[str, ...]]:
-        now = _with_step_sizes(run, states, reduced, window)
-        metric = states.metric if run.sampler.metric == "unit" else _estimated(run, now, reduced)
-        moments = now.moments.of(now.counts)
-        found = Agreement(
-            step=change_of_step(states.step_size, now.states.step_size),
+        pooled = _with_step_sizes(run, states, reduced, window)
+        metric = states.metric if run.sampler.metric == "unit" else _estimated(run, pooled, reduced)
+        moments = pooled.moments.of(pooled.counts)
+        misfits = Agreement(
+            step=change_of_step(states.step_size, pooled.states.step_size),
             metric=change_of_metric(states.metric.scales(), metric.scales()),
             drift=drift(tuning.centre, moments.centre.of_position, moments.pooled_variance[1:]),
-            memory=memory(moments, run.superchain[now.counts], STANDARD_ERRORS),
+            memory=memory(moments, run.superchain[pooled.counts], STANDARD_ERRORS),
             single=_single(run),
             earlier=True,
         ).missing()
-        if far := int(now.outliers.sum()):
-            found += (f"{far} chain{' is' if far == 1 else 's are'} far from all others",)
-        if coming := int(now.late.sum()):
-            found += (f"{coming} chain{' has' if coming == 1 else 's have'} not arrived where the others are",)
-        if found and metric is not states.metric:
-            now = _with_search(run, states.metric, _with_metric(run, now, metric), window)
-        return _restarted(run, None, now, waited=False), found
+        if far_count := int(pooled.outliers.sum()):
+            misfits += (f"{far_count} chain{' is' if far_count == 1 else 's are'} far from all others",)
+        if late_count := int(pooled.late.sum()):
+            misfits += (
+                f"{late_count} chain{' has' if late_count == 1 else 's have'} not arrived where the others are",
+            )
+        if misfits and metric is not states.metric:
+            pooled = _with_search(run, states.metric, _with_metric(run, pooled, metric), window)
+        return _restarted(run, None, pooled, waited=False), misfits
 
     return run.timed("warmup", judged)
 
 
-def _compare(run: WarmupRun, before: Pooled, now: Pooled) -> Agreement:
-    both = before.counts & now.counts
-    of_both = now.moments.of(both)
+def _compare(run: WarmupRun, previous: Pooled, pooled: Pooled) -> Agreement:
+    common = previous.counts & pooled.counts
+    of_common = pooled.moments.of(common)
     return Agreement(
-        step=change_of_step(before.states.step_size, now.states.step_size),
-        metric=change_of_metric(before.states.metric.scales(), now.states.metric.scales()),
-        drift=drift(before.moments.of(both).centre, of_both.centre, of_both.pooled_variance),
-        memory=memory(now.moments.of(now.counts), run.superchain[now.counts]),
+        step=change_of_step(previous.states.step_size, pooled.states.step_size),
+        metric=change_of_metric(previous.states.metric.scales(), pooled.states.metric.scales()),
+        drift=drift(previous.moments.of(common).centre, of_common.centre, of_common.pooled_variance),
+        memory=memory(pooled.moments.of(pooled.counts), run.superchain[pooled.counts]),
         single=_single(run),
     )
 

@@ -53,12 +53,12 @@ def pooled_metric(
     return replace(unit_metric(inverse_mass.shape[1], kind), inverse_mass=inverse_mass)
 
 
-def _by_group(group: NDArray[np.int64], usable: NDArray[np.bool_], of: Any) -> Float:
-    """[chains, ...]: `of` a mask of chains, for each chain that of the usable ones of its group."""
+def _by_group(group: NDArray[np.int64], usable: NDArray[np.bool_], statistic: Any) -> Float:
+    """[chains, ...]: for each chain the statistic of the usable chains of its group; it takes a mask of chains."""
     numbers, place = np.unique(group, return_inverse=True)
-    found = []
+    by_number = []
     for number in range(len(numbers)):
         members = (place == number) & usable
-        found.append(of(members if members.any() else usable))
-    values: Float = np.asarray(found)[place]
+        by_number.append(statistic(members if members.any() else usable))
+    values: Float = np.asarray(by_number)[place]
     return values

@@ -59,9 +59,9 @@ def fixed_windows(warmup: int) -> tuple[Window, ...]:
     length = max(middle // 8, 5)
     while middle:
         # a remainder shorter than the next doubling joins this window
-        taken = middle if middle < 3 * length else length
-        windows.append(Window(taken, True))
-        middle -= taken
+        transitions = middle if middle < 3 * length else length
+        windows.append(Window(transitions, True))
+        middle -= transitions
         length *= 2
     return (*windows, Window(last, False))
 
@@ -73,14 +73,14 @@ def automatic_windows(chains: int, maximum: int) -> tuple[Window, ...]:
     the first.
     """
     length = float(_first(chains))
-    left = maximum - settling_window(chains).transitions
+    remaining = maximum - settling_window(chains).transitions
     windows = []
-    while left > 0:
-        taken = round(length)
-        if left - taken < round(GROWTH * length):  # a remainder shorter than the next one joins this one
-            taken = left
-        windows.append(Window(taken, True, LEAVE, compared=True))
-        left -= taken
+    while remaining > 0:
+        transitions = round(length)
+        if remaining - transitions < round(GROWTH * length):  # a remainder shorter than the next one joins this one
+            transitions = remaining
+        windows.append(Window(transitions, True, LEAVE, compared=True))
+        remaining -= transitions
         length *= GROWTH
     return tuple(windows)
 
@@ -116,17 +116,17 @@ def likely_transitions(settings: WarmupSettings, chains: int, *, nested: bool) -
         return settings.transitions
     if settings.from_ is not None:  # and that is confirmed
         return check_window(chains, not nested, settings.maximum).transitions
-    made = 0
+    total = 0
     for number, window in enumerate(automatic_windows(chains, settings.maximum), 1):
-        made += window.transitions
+        total += window.transitions
         first, draws, length = (
             (LIKELY_WINDOWS, LIKELY_DRAWS, 0) if nested else (LIKELY_WINDOWS_ALONE, LIKELY_DRAWS_ALONE, LIKELY_LENGTH)
         )
         enough = window.transitions * chains >= draws and window.transitions >= length
         if number >= first and enough and chains > 1:
             break
-    made += settling_window(chains).transitions
-    return max(made, settings.minimum)
+    total += settling_window(chains).transitions
+    return max(total, settings.minimum)
 
 
 def _first(chains: int) -> int:

@@ -20,13 +20,13 @@ def main(request: Request) -> None:
     chains = options["chains"]
     model = MODELS[request.model]
     strategy = numpyro.infer.init_to_value(values=request.starts) if request.starts else numpyro.infer.init_to_uniform
-    first, then = jax.random.split(jax.random.key(request.seed))
-    found = initialize_model(
-        jax.random.split(first, chains), model, model_kwargs=request.arguments(model), init_strategy=strategy
+    init_key, run_key = jax.random.split(jax.random.key(request.seed))
+    initialized = initialize_model(
+        jax.random.split(init_key, chains), model, model_kwargs=request.arguments(model), init_strategy=strategy
     )
 
     def log_density(position: Any) -> Any:
-        return -found.potential_fn(position)
+        return -initialized.potential_fn(position)
 
     adaptation = blackjax.window_adaptation(
         blackjax.nuts, log_density, target_acceptance_rate=options["target_acceptance"]
@@ -44,8 +44,8 @@ def main(request: Request) -> None:
         _, (positions, steps) = jax.lax.scan(transition, state, jax.random.split(samples, request.draws))
         return positions, steps, adapting.info.num_integration_steps
 
-    positions, steps, adapting = jax.jit(jax.vmap(chain))(jax.random.split(then, chains), found.param_info.z)
-    draws = jax.jit(jax.vmap(jax.vmap(found.postprocess_fn)))(positions)
+    positions, steps, adapting = jax.jit(jax.vmap(chain))(jax.random.split(run_key, chains), initialized.param_info.z)
+    draws = jax.jit(jax.vmap(jax.vmap(initialized.postprocess_fn)))(positions)
     for name, array in draws.items():
         print(name, "R-hat", blackjax.rhat(array), "ESS", blackjax.ess(array))
     request.save(draws)

@@ -55,7 +55,7 @@ def read_request() -> Request:
 
 
 def write_request(file: Path, request: Request) -> None:
-    """For `read_request` of another process."""
+    """Write a request for `read_request` of another process."""
     arrays = {f"input:{name}": value for name, value in request.inputs.items() if isinstance(value, np.ndarray)}
     arrays |= {f"start:{name}": value for name, value in request.starts.items()}
     write_arrays(arrays_of(file), arrays)
@@ -65,7 +65,7 @@ def write_request(file: Path, request: Request) -> None:
 
 
 def write_arrays(file: Path, arrays: Mapping[str, Any]) -> None:
-    """As .npz."""
+    """Write arrays to an .npz file."""
     save: Callable[..., None] = np.savez  # its keyword arguments are arrays, and one more
     save(file, **arrays)
 

@@ -31,8 +31,8 @@ def main(request: Request) -> None:
     }
     import arviz
 
-    found = arviz.convert_to_dataset(draws)
-    print(arviz.rhat(found), arviz.ess(found))
+    dataset = arviz.convert_to_dataset(draws)
+    print(arviz.rhat(dataset), arviz.ess(dataset))
     request.save(draws)
     steps = int(fit["n_leapfrog__"].sum())
     request.report(steps, executed=steps, warmup_counted=True)

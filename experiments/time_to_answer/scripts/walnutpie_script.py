@@ -52,13 +52,13 @@ def natural(compiled: Any, positions: Any) -> dict[str, Any]:
     numbers = ctypes.POINTER(ctypes.c_double)
     arguments = (ctypes.c_size_t, ctypes.c_size_t, numbers, numbers, ctypes.c_void_p)
     expand = ctypes.CFUNCTYPE(ctypes.c_int64, *arguments)(compiled.compiled_expand_func.address)
-    found = np.empty((*positions.shape[:2], compiled.n_expanded))
+    values = np.empty((*positions.shape[:2], compiled.n_expanded))
     positions = np.ascontiguousarray(positions, np.float64)
     for index in np.ndindex(*positions.shape[:2]):
-        x, out = positions[index], found[index]
+        x, out = positions[index], values[index]
         expand(len(x), len(out), x.ctypes.data_as(numbers), out.ctypes.data_as(numbers), compiled.user_data.ctypes.data)
     return {
-        name: found[..., part].reshape(*positions.shape[:2], *shape)
+        name: values[..., part].reshape(*positions.shape[:2], *shape)
         for name, part, shape in zip(*compiled.shape_info, strict=True)
     }
 
