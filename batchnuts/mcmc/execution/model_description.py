@@ -22,7 +22,8 @@ FUNCTIONS = ("log_density", "generated", "log_likelihood", "predictive", "prior"
 def made_with(backend: str) -> dict[str, str]:
     """By name, the versions that a run's numbers depend on, and the kind of machine."""
     found = {"python": ".".join(platform.python_version_tuple()[:2]), "machine": platform.machine()}
-    for package in ("batchnuts", *engine_infos()[backend].packages):
+    engine = engine_infos().get(backend)  # None where draws were made without one: in a test, say
+    for package in ("batchnuts", *(engine.packages if engine else ("numpy",))):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
