@@ -25,8 +25,8 @@ from pydantic import Field, model_validator
 
 from batchnuts.cli.config import build_model, check_packaged_model
 from batchnuts.experiments.harness.config import check_increasing, dump_sections, read_layers
+from batchnuts.mcmc.kernel.sample_statistics import draw_bytes
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings, split_settings
-from batchnuts.mcmc.storage.draws import draw_bytes
 from batchnuts.models.registry import ModelOptions
 from batchnuts.settings.schema import Settings, SettingsError
 from batchnuts.settings.yaml import ConfigError, check_section, to_yaml

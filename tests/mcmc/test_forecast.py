@@ -15,12 +15,12 @@ from batchnuts import Model, sample_chains
 from batchnuts.autobatch import ops
 from batchnuts.files.saving import OVERHEAD
 from batchnuts.mcmc.diagnostics.diagnose import diagnostics_bytes
+from batchnuts.mcmc.kernel.sample_statistics import draw_bytes
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.run import forecast as module
 from batchnuts.mcmc.run.forecast import Forecast, Size, forecast, memory_problem
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.statistics.window_moments import moments_bytes
-from batchnuts.mcmc.storage.draws import draw_bytes
 from batchnuts.settings.schema import SettingsError
 
 EXECUTION = ExecutionSettings.model_validate({"shards": 2})

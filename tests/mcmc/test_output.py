@@ -13,11 +13,11 @@ from ways import rotating
 
 from batchnuts.files import saving
 from batchnuts.files.saving import NotSaved, OutputError, check_path, check_space, mode_of_new_file, save
+from batchnuts.mcmc.kernel.sample_statistics import draw_bytes
 from batchnuts.mcmc.model.model import Model, Variable
 from batchnuts.mcmc.output.datasets import to_arviz, to_datasets
 from batchnuts.mcmc.run.forecast import Size, forecast
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.storage.draws import draw_bytes
 
 SETTINGS = SamplerSettings(chains=3, draws=5, seed=2**60)
 

@@ -19,12 +19,13 @@ from mcmc_models import gaussian
 from batchnuts import sample_chains
 from batchnuts.autobatch import BatchedFunction, StackOverflowError, ops
 from batchnuts.mcmc.execution.program_cache import check_disk_cache
+from batchnuts.mcmc.kernel.sample_statistics import STATISTIC_NAMES
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.output.datasets import to_datasets
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import split_settings
-from batchnuts.mcmc.storage.draws import STATISTICS, Draws, Progress
+from batchnuts.mcmc.storage.draws import Draws, Progress
 from batchnuts.settings.schema import SettingsError
 
 MODEL = gaussian(3, covariance="ar1", correlation=0.6)
@@ -79,7 +80,7 @@ def test_every_chain_has_the_draws_asked_for(plain: Draws) -> None:
     assert plain.position.shape == (4, 9, 3)
     np.testing.assert_array_equal(plain.done, np.full(4, 9))
     assert not plain.interrupted
-    assert set(plain.stats) == set(STATISTICS)
+    assert set(plain.stats) == set(STATISTIC_NAMES)
     assert all(array.shape == (4, 9) for array in plain.stats.values())
     flat = plain.position.reshape(36, 3)
     assert len(np.unique(flat, axis=0)) > 30
@@ -470,7 +471,7 @@ def test_sample_chains_gives_what_the_command_line_saves(plain: Draws) -> None:
         for variable in dataset.variables:
             np.testing.assert_array_equal(result[name][variable].values, dataset[variable].values)
             assert result[name][variable].dims == dataset[variable].dims
-    assert set(result["sample_stats"].data_vars) == set(STATISTICS)
+    assert set(result["sample_stats"].data_vars) == set(STATISTIC_NAMES)
     attributes = result["posterior"].attrs
     assert attributes["inference_library"] == "batchnuts"
     assert attributes["seed"] == 7

@@ -8,8 +8,8 @@ from typing import Literal
 
 from batchnuts.autobatch.machine import LaneProgram, engine_infos, processors, use_own_threads
 from batchnuts.mcmc.execution.runner import STRETCH
+from batchnuts.mcmc.kernel.sample_statistics import draw_bytes
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
-from batchnuts.mcmc.storage.draws import draw_bytes
 
 COSTLY_WORK = 400_000
 """Multiplications and elements of one chain's gradient above which wide matrices are faster (decisions/0009)."""

@@ -7,13 +7,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from batchnuts.autobatch import BatchedFunction, batch, ops, random, write
+from batchnuts.mcmc.kernel.sample_statistics import SAMPLE_STATISTICS
 from batchnuts.mcmc.kernel.step_size import DualAveraging, adapt_if
 
 Array = Any
 
 
 class Record(NamedTuple):
-    """The record of a transition; in the buffers of a run every array has a leading transition axis."""
+    """The record of a transition: the new position, the recorded SAMPLE_STATISTICS, and `last_position`.
+
+    In the buffers of a run every array has a leading transition axis.
+    """
 
     position: Array
     lp: Array
@@ -113,9 +117,7 @@ def empty_records(capacity: int, dimension: int, dtype: str, divergences: bool =
 
     divergences: whether last positions are recorded.
     """
-    scalar = dict.fromkeys(("lp", "energy", "acceptance_rate", "step_size", "energy_error", "max_energy_error"), dtype)
-    scalar |= {"tree_depth": "int32", "n_steps": "int32", "diverging": "bool", "index_in_trajectory": "int32"}
-    arrays = {name: np.zeros(capacity, kind) for name, kind in scalar.items()}
+    arrays = {s.name: np.zeros(capacity, s.dtype_of(dtype)) for s in SAMPLE_STATISTICS if s.is_recorded}
     positions = np.zeros((capacity, dimension), dtype)
     return Record(position=positions, last_position=positions.copy() if divergences else (), **arrays)
 

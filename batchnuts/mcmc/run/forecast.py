@@ -23,12 +23,12 @@ from batchnuts.mcmc.diagnostics.diagnose import diagnostics_bytes
 from batchnuts.mcmc.diagnostics.summary_group import PROBABILITIES
 from batchnuts.mcmc.execution.attempt import ROOM
 from batchnuts.mcmc.execution.chunk_plan import ALONE, MAX_WIDTH, buffer_rows, divide
+from batchnuts.mcmc.kernel.sample_statistics import draw_bytes
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.statistics.running_summary import COVARIANCES, summary_bytes
 from batchnuts.mcmc.statistics.window_moments import moments_bytes
-from batchnuts.mcmc.storage.draws import draw_bytes
 from batchnuts.mcmc.storage.streamed import CHAINS_BYTES, IN_MEMORY, QUEUE, most_rows
 from batchnuts.mcmc.warmup.windows import automatic_windows, fixed_windows, settling_window
 from batchnuts.process.memory import machine_memory

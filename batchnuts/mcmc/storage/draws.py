@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
+from batchnuts.mcmc.kernel.sample_statistics import STATISTIC_NAMES
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.settings.until import Condition
 from batchnuts.mcmc.storage.history import History
@@ -24,36 +25,12 @@ Phase = Literal["start", RunPhase, "saving", "diagnostics"]
 
 RUN_PHASES: tuple[RunPhase, ...] = get_args(RunPhase)
 
-STATISTICS = (
-    "lp",
-    "acceptance_rate",
-    "step_size",
-    "tree_depth",
-    "n_steps",
-    "diverging",
-    "energy",
-    "energy_error",
-    "max_energy_error",
-    "index_in_trajectory",
-    "reached_max_treedepth",
-)
-"""Keys of `Draws.stats`: the names of ArviZ's schema for sample statistics."""
-
 
 def statistics(records: Mapping[str, Any], max_tree_depth: int) -> dict[str, NDArray[Any]]:
-    """The STATISTICS [chains, draws], from the fields of records of draws; max_tree_depth: the limit of these."""
-    stats = {name: array for name, array in records.items() if name in STATISTICS}
+    """The sample statistics [chains, draws] of records of draws, by name; max_tree_depth: the limit of these draws."""
+    stats = {name: array for name, array in records.items() if name in STATISTIC_NAMES}
     stats["reached_max_treedepth"] = (stats["tree_depth"] >= max_tree_depth) & ~stats["diverging"]
     return stats
-
-
-def draw_bytes(dimension: int, dtype: str, divergences: bool = False) -> int:
-    """Bytes of one draw of one chain with its statistics: six in the model's dtype, three int32, two bool.
-
-    divergences: whether the end of each trajectory is recorded too.
-    """
-    positions = 2 * dimension if divergences else dimension
-    return (positions + 6) * np.dtype(dtype).itemsize + 14
 
 
 @dataclass(frozen=True)
