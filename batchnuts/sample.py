@@ -216,7 +216,7 @@ def _run(
     from batchnuts.mcmc.output.datasets import to_groups
     from batchnuts.mcmc.output.streaming import ZarrRun
     from batchnuts.mcmc.output.summarizing import SummaryRun
-    from batchnuts.mcmc.storage.draws import Progress
+    from batchnuts.mcmc.storage.draws import Progress, RunFailed
     from batchnuts.process.freed_memory import give_back_freed
     from batchnuts.process.memory import available_memory
     from batchnuts.progress.views import phase
@@ -262,7 +262,7 @@ def _run(
         elif not content.draws:
             blocks = folder_of(location) / BLOCKS
             stream = SummaryRun(blocks, model, content, config.resolved(), resumed=saved is not None)
-    failure = None
+    failure: Exception | None = None
     with view as progress:
         if progress is not None:
             progress(Progress("compile", 0, 1, 0.0))
@@ -280,13 +280,12 @@ def _run(
                     ended=None if ended is None else ended.saved,
                     where=execution_of,
                 )
-        except Exception as error:
-            failure = error
-            if not hasattr(error, "draws_so_far"):
-                if stream is not None:
-                    stream.close()
-                raise
-            draws = error.draws_so_far
+        except RunFailed as failed:
+            failure, draws = failed.cause, failed.draws
+        except Exception:
+            if stream is not None:
+                stream.close()
+            raise
     stop.hold()
     here = "" if isinstance(location, Path) else f" in this folder, which has {folder_of(location).name}"
     cluster = config.resolved()["execution"]["cluster"]

@@ -10,14 +10,14 @@ import pytest
 
 from batchnuts import Model
 from batchnuts.cli.config import load_config
-from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.library_choice import density_library_of
 
 
 def on_jax(model: Model, function: Any, *inputs: Any) -> Any:
     """A function of arrays, compiled in the model's precision; its results as NumPy's."""
     import jax
 
-    library: Any = default_engine(model).library
+    library: Any = density_library_of(model).library
     return jax.tree.map(np.asarray, library.compiled(function)(*map(library.tensor, inputs)))
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from batchnuts.mcmc.execution.evaluation import make_evaluate
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
-from batchnuts.mcmc.model.library_choice import choose_engine
+from batchnuts.mcmc.model.library_choice import choose_density_library
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings, WarmupSettings
@@ -42,6 +42,6 @@ def solving(limit: float, dtype: str = "float32") -> Model:
 def starts_of(model: Model, chains: int, seed: int = 0, execution: ExecutionSettings = NUMPY) -> np.ndarray:
     sampler = SamplerSettings(chains=chains, seed=seed)
     proposals = make_proposals(model, sampler, execution)
-    engine, execution = choose_engine(model, execution, proposals(0)[0])
-    check_at_starts(model, engine, proposals, proposals(0))
-    return find_starts(model, make_evaluate(value_and_gradient(model, engine)), proposals, execution)[0]
+    density_library, execution = choose_density_library(model, execution, proposals(0)[0])
+    check_at_starts(model, density_library, proposals, proposals(0))
+    return find_starts(model, make_evaluate(value_and_gradient(model, density_library)), proposals, execution)[0]

@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 
 from batchnuts import sample
 from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.mcmc.storage.draws import RunFailed
 from batchnuts.process import signals as stopping
 
 SMALL = """\
@@ -104,7 +105,7 @@ def test_the_last_json_line_says_why_a_run_failed_or_was_interrupted(cli, tmp_pa
     def failing(error, done=None):
         def run(model, sampler, execution):
             if done is not None:
-                error.draws_so_far = make_draws(model, sampler, done=done)
+                raise RunFailed(error, make_draws(model, sampler, done=done)) from error
             raise error
 
         return run
@@ -301,8 +302,7 @@ def test_giving_up_while_saving_says_so(cli, monkeypatch):
 def test_an_error_while_drawing_is_reported_after_the_draws_are_saved(cli):
     def fail(model, sampler, execution):
         error = BatchnutsError("The density is +inf at chain 3.")
-        error.draws_so_far = make_draws(model, sampler, done=(6, 9, 20, 6))
-        raise error
+        raise RunFailed(error, make_draws(model, sampler, done=(6, 9, 20, 6))) from error
 
     code, out, err = cli(run=fail)
     assert (code, out) == (1, "")

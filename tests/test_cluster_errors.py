@@ -26,7 +26,7 @@ from batchnuts.mcmc.execution.program_cache import Programs, borrow
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.settings.run_settings import ClusterSettings
-from batchnuts.mcmc.storage.draws import Progress
+from batchnuts.mcmc.storage.draws import Progress, RunFailed
 from batchnuts.mcmc.storage.place import LocalPlace
 from batchnuts.process.signals import StopSignals
 from batchnuts.settings.schema import SettingsError
@@ -217,8 +217,11 @@ def test_workers_that_are_gone_for_long_end_the_run(
             client.threads = {} if fate == "gone" else {WORKERS[0]: 1}
             client.states[WORKERS[0]] = "paused"
 
-    with in_process(client, monkeypatch, programs), pytest.raises(ClusterError, match=f"All workers are {fate}, and"):
+    with in_process(client, monkeypatch, programs), pytest.raises(RunFailed) as failed:
         run(leave, **IN_PROCESS)
+    assert isinstance(failed.value.cause, ClusterError)
+    assert f"All workers are {fate}, and" in str(failed.value)
+    assert failed.value.draws.done.any()
 
 
 def test_workers_that_are_lost_are_named_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from batchnuts.mcmc.output.result import Result
 from batchnuts.mcmc.run.run import ProgressCallback
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import split_settings
-from batchnuts.mcmc.storage.draws import Draws
+from batchnuts.mcmc.storage.draws import Draws, RunFailed
 from batchnuts.process.signals import StopSignals, say
 from batchnuts.settings.schema import SettingsError, shown
 
@@ -97,16 +97,19 @@ def sample_chains(
             )
             return made
 
+        failure: RunFailed | None = None
         try:
             with view as report:
                 draws = run_chains(
                     model, sampler, execution, report, stop, content=content, stream=stream, where=execution_of
                 )
-        except Exception as error:
-            if hasattr(error, "draws_so_far"):
-                error.result = result_of(error.draws_so_far)  # type: ignore[attr-defined]
-                error.add_note("The draws made before are in this exception's attribute `result`.")
-            raise
+        except RunFailed as failed:
+            failure = failed
+        if failure is not None:  # not while that is handled: a user sees the error alone
+            error = failure.cause
+            error.result = result_of(failure.draws)  # type: ignore[attr-defined]
+            error.add_note("The draws made before are in this exception's attribute `result`.")
+            raise error
         if not draws.done.any():
             raise KeyboardInterrupt(f"{stop.name}; nothing was drawn yet")
         stop.hold()

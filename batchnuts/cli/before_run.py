@@ -16,7 +16,7 @@ from batchnuts.process.signals import say
 from batchnuts.user_models.target import DataOptions
 
 if TYPE_CHECKING:
-    from batchnuts.mcmc.model.library_choice import Engine
+    from batchnuts.mcmc.model.library_choice import DensityLibrary
 
 
 def dry_run(config: RunConfig, *, force: bool) -> int:
@@ -27,7 +27,7 @@ def dry_run(config: RunConfig, *, force: bool) -> int:
     """
     from batchnuts.mcmc.execution.program_cache import check_disk_cache
     from batchnuts.mcmc.model.content import check_content
-    from batchnuts.mcmc.model.library_choice import choose_engine, likely_backend
+    from batchnuts.mcmc.model.library_choice import choose_density_library, likely_backend
 
     begun_in = Path.cwd()
     own, fits = is_users_own(config.model), True
@@ -62,11 +62,11 @@ def dry_run(config: RunConfig, *, force: bool) -> int:
     if problem is not None:
         say(f"it does not fit into memory.\n{problem}.")
 
-    def engine() -> Engine:
+    def density_library() -> DensityLibrary:
         start = model.initial_positions(np.random.default_rng(0), 1)[0]
-        return choose_engine(model, config.execution, start)[0]
+        return choose_density_library(model, config.execution, start)[0]
 
-    check_content(model, engine, config.output.content)
+    check_content(model, density_library, config.output.content)
     check_starts(config, model)
     location = checked_path_of_new_run(config, force=force, begun_in=begun_in)
     require_space(location, expected.file_at_least, config)

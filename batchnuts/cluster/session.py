@@ -26,7 +26,7 @@ from batchnuts.mcmc.execution.in_parts import width_for
 from batchnuts.mcmc.execution.model_description import described
 from batchnuts.mcmc.execution.program_cache import Programs, borrow
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
-from batchnuts.mcmc.model.library_choice import LIBRARIES, Engine
+from batchnuts.mcmc.model.library_choice import LIBRARIES, DensityLibrary
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.run.chain_execution import chain_program, deepest_of
 from batchnuts.mcmc.storage.layout import Layout
@@ -102,12 +102,14 @@ class Session:
         if differing:
             raise DiffersError("\n".join(differing))
         backend = plan.execution.backend
-        self.engine = Engine(backend, "")
+        self.density_library = DensityLibrary(backend, "")
         _import_library(backend, threads, keeps=plan.execution.cache is not None)
         self.model: Model = cloudpickle.loads(plan.model)
         self._check_model()
         with keeping(plan.execution.cache):
-            self.programs: Programs = borrow(self.model, self.engine, plan.sampler, plan.execution, plan.position)
+            self.programs: Programs = borrow(
+                self.model, self.density_library, plan.sampler, plan.execution, plan.position
+            )
         self.width = width_for(plan.sampler.chain_count)
         self.machine: ChainMachine | None = None
         """The machine that runs chains; None until it is asked for."""

@@ -82,9 +82,8 @@ def print_report(
     console.print(_warmup(draws), highlight=False, markup=False, soft_wrap=True)
     if draws.ended:
         console.print(f"Sampling ended: {draws.ended}", highlight=False, markup=False, soft_wrap=True)
-    console.print(
-        f"Backend: {draws.execution.backend}{' ' * bool(draws.engine)}{draws.engine}", highlight=False, soft_wrap=True
-    )
+    reason = f" {draws.backend_reason}" if draws.backend_reason else ""
+    console.print(f"Backend: {draws.execution.backend}{reason}", highlight=False, soft_wrap=True)
     console.print(f"Speed: {speed}utilization {draws.utilization:.2f}{served}", highlight=False, soft_wrap=True)
     console.print(f"Metric: {draws.metric}", highlight=False, soft_wrap=True)
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in timings.items())

@@ -20,7 +20,7 @@ from batchnuts.mcmc.kernel.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.kernel.step_size import start_adaptation
-from batchnuts.mcmc.model.library_choice import Engine
+from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 from batchnuts.mcmc.starts.find_starts import values_at
 
@@ -41,8 +41,8 @@ def make_task_chain(task: Task, problem: Problem) -> Chain:
     model = problem.model
     if options.density == "single":
         model = dataclasses.replace(model, batched_value_and_gradient=None)
-    engine = Engine("jax" if execution.backend == "jax" else "tensorflow", "")
-    density = value_and_gradient(model, engine)
+    density_library = DensityLibrary("jax" if execution.backend == "jax" else "tensorflow", "")
+    density = value_and_gradient(model, density_library)
     evaluate = make_evaluate(density)
     options_of_nuts = NutsOptions(task.max_tree_depth, task.leapfrogs_per_leaf, dtype=model.dtype)
     transition = make_nuts(density, options_of_nuts)

@@ -14,7 +14,7 @@ from scipy import special
 
 from batchnuts import Model, positive, real, simplex
 from batchnuts.cli.config import build_model
-from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.library_choice import density_library_of
 from batchnuts.mcmc.model.model import ModelError
 
 jax = pytest.importorskip("jax", reason="the extra jax is not installed")
@@ -32,7 +32,7 @@ def density(p: Any) -> Any:
 
 
 def value_and_gradient(model: Model, at: np.ndarray) -> tuple[float, np.ndarray]:
-    library = default_engine(model).library
+    library = density_library_of(model).library
     value, gradient = library.differentiated(model.flat_log_density)(library.tensor(at))
     return float(value), np.asarray(gradient)
 

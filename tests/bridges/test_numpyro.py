@@ -10,7 +10,7 @@ import pytest
 from bridge_models import on_jax
 
 from batchnuts import Model
-from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.library_choice import density_library_of
 from batchnuts.mcmc.model.model import ModelError
 
 numpyro = pytest.importorskip("numpyro", reason="the extra numpyro is not installed")
@@ -53,7 +53,7 @@ def test_density_gradient_and_values_are_numpyros(name: str, dtype: Any, wide: b
     with jax.enable_x64(wide):
         model = Model.from_numpyro(function, *args, dtype=dtype)
         x = np.random.default_rng(1).normal(size=model.dimension).astype(dtype)
-        library: Any = default_engine(model).library
+        library: Any = density_library_of(model).library
         value, gradient = library.differentiated(model.flat_log_density)(library.tensor(x))
         assert model.generated is not None
         values = on_jax(model, lambda q: model.generated(model.constrain(q)), x)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from batchnuts import Model
-from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.library_choice import density_library_of
 from batchnuts.mcmc.model.model import ModelError
 
 numpyro = pytest.importorskip("numpyro", reason="the extra numpyro is not installed")
@@ -168,7 +168,7 @@ def test_a_missing_observation_is_left_out_by_a_mask() -> None:
             numpyro.sample("y", dist.Normal(mu, 1), obs=y)
 
     made = Model.from_numpyro(model, y, ~np.isnan(y))
-    library: Any = default_engine(made).library
+    library: Any = density_library_of(made).library
     value, gradient = library.differentiated(made.flat_log_density)(library.tensor(np.array([0.5], "float32")))
     assert gradient[0] == pytest.approx(-0.5 + np.nansum(y - 0.5), rel=1e-5)
     assert np.isfinite(value)

@@ -16,7 +16,7 @@ from bridge_models import config_of, on_jax
 
 from batchnuts import Model
 from batchnuts.cli.config import build_model
-from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.library_choice import density_library_of
 from batchnuts.mcmc.model.model import ModelError
 from batchnuts.settings.yaml import ConfigError
 
@@ -95,13 +95,13 @@ def position_of(model: Model) -> np.ndarray:
 GRADIENTS_OF_A_PROCESS = """
 import jax, numpy as np, pymc as pm
 from batchnuts import Model
-from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.library_choice import density_library_of
 x = np.linspace(0, 1, 12)[:, None]
 with pm.Model() as made:
     latent = pm.gp.Marginal(cov_func=pm.gp.cov.Matern52(1, ls=pm.InverseGamma("scale", 3, 1)))
     latent.marginal_likelihood("y", X=x, y=np.sin(6 * x[:, 0]), sigma=pm.HalfNormal("noise", 0.5))
 model = Model.from_pymc(made)
-gradient = default_engine(model).library.compiled(jax.vmap(jax.grad(model.flat_log_density)))
+gradient = density_library_of(model).library.compiled(jax.vmap(jax.grad(model.flat_log_density)))
 expected = made.compile_dlogp()
 names = [v.name for v in made.value_vars]
 for point in np.array([[0.022, -1.626], [-0.234, -1.342], [-1.094, -0.848], [-1.637, -1.445]]):
@@ -131,7 +131,7 @@ def test_density_gradient_and_values_are_pymcs(name: str) -> None:
     made = MODELS[name]()
     model = Model.from_pymc(made)
     x = position_of(model)
-    library: Any = default_engine(model).library
+    library: Any = density_library_of(model).library
     value, gradient = library.differentiated(model.flat_log_density)(library.tensor(x))
     assert model.generated is not None
     values = on_jax(model, lambda q: model.generated(model.constrain(q)), x)
@@ -174,7 +174,7 @@ def test_parameters_are_checked_as_pymc_checks_them(density: Density) -> None:
     """-inf where PyMC's density is, or raises an error; and the same value and gradient where it is finite."""
     made = density.model()
     model = Model.from_pymc(made)
-    library: Any = default_engine(model).library
+    library: Any = density_library_of(model).library
     ours = library.compiled(jax.value_and_grad(model.flat_log_density))
     with pytensor.config.change_flags(mode="FAST_COMPILE", on_opt_error="ignore"):
         value, gradient = made.compile_logp(), made.compile_dlogp()

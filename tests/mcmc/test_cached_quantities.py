@@ -19,13 +19,13 @@ from batchnuts import Model, lower, positive, real
 from batchnuts.autobatch import api, ops, random
 from batchnuts.disk_cache.folder import entries_of, keeping
 from batchnuts.mcmc.model import quantities
-from batchnuts.mcmc.model.library_choice import Engine
+from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.quantities import Quantities, check_quantities
 from batchnuts.mcmc.settings.run_settings import split_settings
 
 pytestmark = needs_jax
 
-JAX = Engine("jax", "")
+JAX = DensityLibrary("jax", "")
 ROLES = ("generated", "log_likelihood", "predictive", "prior")
 Y = np.array([0.5, -1.0, 2.0, 0.0], "float32")
 FACTOR = 2.0

@@ -15,7 +15,7 @@ from batchnuts.disk_cache.folder import keeping
 from batchnuts.mcmc.execution.density_identity import density_identity
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model.content import Content
-from batchnuts.mcmc.model.library_choice import choose_engine
+from batchnuts.mcmc.model.library_choice import choose_density_library
 from batchnuts.mcmc.model.model import ModelError
 from batchnuts.mcmc.run import choose_by_time, gradient_times
 from batchnuts.mcmc.run.chains_choice import choose_chains, draws_together, possible_chains
@@ -179,13 +179,13 @@ def test_times_are_kept_for_what_the_density_computes(tmp_path: Path, monkeypatc
         density = Model.from_function(lambda x: -scale * (x**2).sum(), dimension=2)
         model = replace(density, batched_value_and_gradient=twin)
         at = np.zeros((1, 2), "float32")
-        engine, execution = choose_engine(model, EXECUTION, at[0])
+        density_library, execution = choose_density_library(model, EXECUTION, at[0])
         with keeping(cache):
-            checked = check_at_starts(model, engine, lambda attempt: at, at)
+            checked = check_at_starts(model, density_library, lambda attempt: at, at)
             assert (checked.identity is not None) == (cache is not None)  # it is that which is found without a check
-            alone = density_identity(model, engine, at[0], [1])
-            assert density_identity(model, engine, at[0], [1], checked.identity) == alone
-            return gradient_times.gradient_times(model, engine, checked, execution)
+            alone = density_identity(model, density_library, at[0], [1])
+            assert density_identity(model, density_library, at[0], [1], checked.identity) == alone
+            return gradient_times.gradient_times(model, density_library, checked, execution)
 
     first = times(0.5)
     assert times(0.5) == first

@@ -122,13 +122,13 @@ def test_a_parameter_that_the_density_does_not_use(
 ) -> None:
     from batchnuts.mcmc.model.check_model import check_density
     from batchnuts.mcmc.model.improper import refuse_improper
-    from batchnuts.mcmc.model.library_choice import default_engine
+    from batchnuts.mcmc.model.library_choice import density_library_of
 
     model = Model.from_function(density, variables={"mu": [], **more})
     at = np.full((1, model.dimension), 0.5, "float32")
-    *_, gradient = check_density(model, at, default_engine(model))
+    *_, gradient = check_density(model, at, density_library_of(model))
     if message is None:
-        refuse_improper(model, default_engine(model), at, gradient)
+        refuse_improper(model, density_library_of(model), at, gradient)
         return
     with pytest.raises(ModelError, match=message):
         model.check()

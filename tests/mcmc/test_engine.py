@@ -20,7 +20,7 @@ from moments import assert_expectations
 from batchnuts.api.sampling import sample_chains
 from batchnuts.autobatch import ops
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
-from batchnuts.mcmc.model.library_choice import choose_engine, default_engine, written_in
+from batchnuts.mcmc.model.library_choice import choose_density_library, density_library_of, written_in
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, split_settings
@@ -49,15 +49,15 @@ def test_the_library_of_a_density_is_found(name: str) -> None:
     density, library = DENSITIES[name]
     model = model_of(density)
     assert written_in(model) == library
-    engine, execution = choose_engine(model, ExecutionSettings(), np.ones(2))
-    assert engine.backend == execution.backend == (library or "jax")
-    assert engine.reason.startswith("because ")
+    density_library, execution = choose_density_library(model, ExecutionSettings(), np.ones(2))
+    assert density_library.backend == execution.backend == (library or "jax")
+    assert density_library.reason.startswith("because ")
     for asked in ("tensorflow", "jax"):
         if library in (asked, None):
-            assert choose_engine(model, ExecutionSettings(backend=asked), np.ones(2))[0].backend == asked
+            assert choose_density_library(model, ExecutionSettings(backend=asked), np.ones(2))[0].backend == asked
         else:
             with pytest.raises(ModelError, match=f"written in .*, but execution.backend is {asked}. Use backend"):
-                choose_engine(model, ExecutionSettings(backend=asked), np.ones(2))
+                choose_density_library(model, ExecutionSettings(backend=asked), np.ones(2))
 
 
 def test_a_twin_may_decide() -> None:
@@ -71,7 +71,7 @@ def test_a_twin_may_decide() -> None:
 
 def test_a_graph_is_tensorflows() -> None:
     neutral, on_jax = (model_of(DENSITIES[name][0]) for name in ("ops", "jax"))
-    assert choose_engine(neutral, ExecutionSettings(mode="graph"), np.ones(2))[1].backend == "tensorflow"
+    assert choose_density_library(neutral, ExecutionSettings(mode="graph"), np.ones(2))[1].backend == "tensorflow"
     for model, backend in ((on_jax, "auto"), (neutral, "jax")):
         with pytest.raises(SettingsError, match="mode: found 'graph', which is TensorFlow's; on the backend jax"):
             run_chains(model, *split_settings({"mode": "graph", "backend": backend, "chains": 2}))
@@ -96,8 +96,8 @@ def test_packaged_models_are_one_function_on_both(name: str) -> None:
     position = np.random.default_rng(1).normal(size=(3, model.dimension))
     found = []
     for backend in ("jax", "tensorflow"):
-        engine = choose_engine(model, ExecutionSettings(backend=backend), position[0])[0]  # type: ignore[arg-type]
-        lib = engine.library
+        density_library = choose_density_library(model, ExecutionSettings(backend=backend), position[0])[0]  # type: ignore[arg-type]
+        lib = density_library.library
         found.append([lib.value_and_gradient(model.flat_log_density, lib.tensor(row)) for row in position])
         if model.batched_value_and_gradient is not None:
             values, gradients = lib.call(model.batched_value_and_gradient, lib.tensor(position))
@@ -135,7 +135,7 @@ def test_arrays_that_a_density_makes_have_its_dtype(dtype: str) -> None:
 def test_plain_python_computes_with_numpy() -> None:
     for name in ("jax", "tensorflow"):
         model = model_of(DENSITIES[name][0])
-        value, gradient = value_and_gradient(model, default_engine(model))(np.array([1.0, 2.0]))
+        value, gradient = value_and_gradient(model, density_library_of(model))(np.array([1.0, 2.0]))
         assert type(value) is np.float64
         np.testing.assert_array_equal(gradient, [-1.0, -0.5])
 
@@ -188,7 +188,7 @@ def test_arrays_that_a_density_reads_keep_their_dtype_for_others(density: str) -
         assert jnp.asarray(scale).dtype == "float32"
         with jax.enable_x64(True):
             np.testing.assert_array_equal(jnp.asarray(scale), scale, strict=True)
-    value, gradient = value_and_gradient(models[1], default_engine(models[1]))(np.array([0.1, 1.0]))
+    value, gradient = value_and_gradient(models[1], density_library_of(models[1]))(np.array([0.1, 1.0]))
     np.testing.assert_allclose(value, -0.5 * (0.09 + 0.25), rtol=1e-15)
     np.testing.assert_allclose(gradient, [-0.9, -0.25], rtol=1e-15)
 

@@ -23,7 +23,7 @@ from batchnuts.autobatch.backends.tensorflow import session
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc.execution import program_cache
 from batchnuts.mcmc.model import fingerprint
-from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.library_choice import density_library_of
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import split_settings
@@ -296,12 +296,12 @@ def test_a_change_that_no_value_shows_is_seen(through: str, monkeypatch: pytest.
     model = with_a_hidden_part(part)
     settings = split_settings(NUMPY)
     at = np.zeros(2)
-    kept = program_cache.borrow(model, default_engine(model), *settings, at)
+    kept = program_cache.borrow(model, density_library_of(model), *settings, at)
     program_cache.give_back(model, *settings, kept)
-    assert program_cache.borrow(model, default_engine(model), *settings, at) is kept
+    assert program_cache.borrow(model, density_library_of(model), *settings, at) is kept
     program_cache.give_back(model, *settings, kept)
     change()
-    assert program_cache.borrow(model, default_engine(model), *settings, at) is not kept
+    assert program_cache.borrow(model, density_library_of(model), *settings, at) is not kept
 
 
 @pytest.mark.parametrize("backend", ["numpy", pytest.param("tensorflow", marks=pytest.mark.slow)])
@@ -325,12 +325,12 @@ def test_what_the_density_changes_itself_is_no_change() -> None:
 
     model = with_a_hidden_part(counted)
     settings = split_settings(NUMPY)
-    kept = program_cache.borrow(model, default_engine(model), *settings, np.zeros(2))
+    kept = program_cache.borrow(model, density_library_of(model), *settings, np.zeros(2))
     program_cache.give_back(model, *settings, kept)
-    assert program_cache.borrow(model, default_engine(model), *settings, np.zeros(2)) is kept
+    assert program_cache.borrow(model, density_library_of(model), *settings, np.zeros(2)) is kept
     program_cache.give_back(model, *settings, kept)
     weights.scale = 1.0
-    assert program_cache.borrow(model, default_engine(model), *settings, np.zeros(2)) is not kept
+    assert program_cache.borrow(model, density_library_of(model), *settings, np.zeros(2)) is not kept
 
 
 def test_what_a_density_makes_when_it_is_checked_is_compared() -> None:
@@ -341,13 +341,13 @@ def test_what_a_density_makes_when_it_is_checked_is_compared() -> None:
         return made.setdefault("scale", 0.0) * tf.nn.relu(q[0] - 50.0)
 
     model, settings, at = with_a_hidden_part(part), split_settings(NUMPY), np.zeros((1, 2))
-    engine = default_engine(model)
-    made.clear()  # the engine was found by a call
+    density_library = density_library_of(model)
+    made.clear()  # the density's library was found by a call
     kept: list[Any] = []
     for changes in ({}, {}, {"scale": 1.0}):
         made.update(changes)
-        checked = check_at_starts(model, engine, lambda attempt: at, at)
-        kept.append(program_cache.borrow(model, engine, *settings, at[0], checked))
+        checked = check_at_starts(model, density_library, lambda attempt: at, at)
+        kept.append(program_cache.borrow(model, density_library, *settings, at[0], checked))
         program_cache.give_back(model, *settings, kept[-1])
     assert [programs is kept[0] for programs in kept] == [True, True, False]
 

@@ -15,7 +15,7 @@ from densities import good, run, solving, starts_of
 from batchnuts import sample_chains
 from batchnuts.mcmc.execution.evaluation import evaluate_at
 from batchnuts.mcmc.model.check_model import check_density
-from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.library_choice import density_library_of
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 from batchnuts.mcmc.starts.find_starts import TRIES
@@ -111,7 +111,7 @@ def test_a_decomposition_that_fails_at_some_starts() -> None:
 
 def test_a_matrix_that_is_singular_at_some_starts() -> None:
     model, positions = solving(0.0), np.array([[0.5, 0.0], [0.25, 0.0], [-0.5, 0.0]], "float32")
-    check_density(model, iter(positions), default_engine(model))
+    check_density(model, iter(positions), density_library_of(model))
     with pytest.raises(ModelError, match=r"initial position at .*densities.py:\d+: a matrix is singular after"):
         starts_of(solving(0.0), 8)
 

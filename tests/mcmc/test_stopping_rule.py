@@ -14,7 +14,7 @@ from batchnuts.autobatch import ops
 from batchnuts.mcmc.diagnostics.diagnose import diagnose
 from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.kernel.chain_program import Record, empty_records
-from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.library_choice import density_library_of
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.model.natural_parameters import NaturalParameters, natural_parameters
 from batchnuts.mcmc.model.parameters import positive, real
@@ -252,7 +252,7 @@ def of_model(asked: list[str] | None) -> NaturalParameters:
         coords={"side": ["left", "right"]},
     )
     execution = ExecutionSettings(backend="numpy")
-    return natural_parameters(model, default_engine(model), execution, 0, asked, "until.parameters")
+    return natural_parameters(model, density_library_of(model), execution, 0, asked, "until.parameters")
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from batchnuts import (
 )
 from batchnuts.autobatch import ops
 from batchnuts.mcmc.model.content import Content
-from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.library_choice import density_library_of
 from batchnuts.mcmc.model.model import ModelError
 from batchnuts.mcmc.model.parameters import Parameter
 from batchnuts.mcmc.output.datasets import to_datasets
@@ -352,7 +352,7 @@ def test_bijectors_of_tensorflow_probability_are_supports() -> None:
         variables={"x": tfb.Softplus(), "L": bijector(tfb.CorrelationCholesky(), 3, 3), "y": positive()},
     )
     assert model.dimension == 1 + 3 + 1
-    assert default_engine(model).backend == "tensorflow"
+    assert density_library_of(model).backend == "tensorflow"
     positions = np.random.default_rng(0).normal(size=(4, 5)).astype("float32")
     values = model.constrain(positions)
     assert values["L"].shape == (4, 3, 3)

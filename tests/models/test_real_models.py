@@ -197,8 +197,8 @@ def test_fewer_features_matter_than_there_are() -> None:
 )
 def test_functions_of_draws_are_traced_by_either_library(name: str, backend: str) -> None:
     """With shapes that fit, in the dtype of the model: what a run checks before it begins."""
-    from batchnuts.mcmc.model.library_choice import Engine
+    from batchnuts.mcmc.model.library_choice import DensityLibrary
     from batchnuts.mcmc.model.quantities import check_quantities
 
     model = make(name, "float32", **CASES.get(name, (None, {}))[1])
-    check_quantities(model, Engine(backend, ""), model.initial_positions(np.random.default_rng(0), 1)[0])
+    check_quantities(model, DensityLibrary(backend, ""), model.initial_positions(np.random.default_rng(0), 1)[0])

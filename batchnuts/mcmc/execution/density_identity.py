@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.disk_cache.identity import digest_of
-from batchnuts.mcmc.model.library_choice import Engine
+from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import Model
 
 
 def density_identity(
     model: Model,
-    engine: Engine,
+    density_library: DensityLibrary,
     position: NDArray[np.floating],
     lanes: Collection[int],
     alone: str | None = None,
@@ -28,7 +28,7 @@ def density_identity(
     position [dimension]: one where the density is finite. alone: that of the density with its gradient, if known.
     traced: computes both by a trace that programs use too (`TensorLibrary.traced_once`), if there is one.
     """
-    library, twin = engine.library, model.batched_value_and_gradient
+    library, twin = density_library.library, model.batched_value_and_gradient
     if alone is None:
         by_itself = functools.partial(library.value_and_gradient, model.flat_log_density)
         alone = library.identity_of(traced or by_itself, position)

@@ -14,7 +14,7 @@ from batchnuts.autobatch import BatchedFunction, CompileError, batch
 from batchnuts.mcmc.execution.in_parts import in_parts, width_for
 from batchnuts.mcmc.model.check_model import decomposition_help, density_failure, first_line, is_decomposition, place_of
 from batchnuts.mcmc.model.fingerprint import Fingerprint, fingerprint
-from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.library_choice import density_library_of
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
@@ -131,7 +131,7 @@ def _advice(backend: str, cause: BaseException) -> str:
 
 def _chain_that_fails(model: Model, position: NDArray[Any]) -> str:
     """Which one the density alone raises for, among the first hundred."""
-    library = default_engine(model).library
+    library = density_library_of(model).library
     for chain_number, row in enumerate(position[:100]):
         try:
             library.call(model.flat_log_density, library.tensor(row))

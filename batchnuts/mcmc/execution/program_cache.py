@@ -34,7 +34,7 @@ from batchnuts.mcmc.kernel.metric import Metric, make_metric
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
 from batchnuts.mcmc.kernel.step_size import make_first_step_size
 from batchnuts.mcmc.model.fingerprint import Fingerprint
-from batchnuts.mcmc.model.library_choice import Engine
+from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.process.signals import say
@@ -127,7 +127,7 @@ def keep_programs(models: int) -> None:
 
 def borrow(
     model: Model,
-    engine: Engine,
+    density_library: DensityLibrary,
     sampler: SamplerSettings,
     execution: ExecutionSettings,
     position: np.ndarray,
@@ -145,28 +145,28 @@ def borrow(
     if (
         programs is not None
         and all(reached.get(place) == digest for place, digest in programs.reached.items())
-        and _are_same(_evaluated(model, engine, programs.position), programs.found)
+        and _are_same(_evaluated(model, density_library, programs.position), programs.found)
     ):
-        programs.know(_identity(model, engine, key, execution, position, checked, programs.value_and_gradient))
+        programs.know(_identity(model, density_library, key, execution, position, checked, programs.value_and_gradient))
         return programs
-    found = _evaluated(model, engine, position, checked)
+    found = _evaluated(model, density_library, position, checked)
     after = reached_by(model)
     if checked is not None and after != reached:
         # the check was perhaps its first call, which makes what later ones use
         checked = None
-        reached, found, after = after, _evaluated(model, engine, position), reached_by(model)
+        reached, found, after = after, _evaluated(model, density_library, position), reached_by(model)
     settled = {place: digest for place, digest in reached.items() if after.get(place) == digest}
-    density = value_and_gradient(model, engine, xla=execution.mode == "xla")
+    density = value_and_gradient(model, density_library, xla=execution.mode == "xla")
     metric = make_metric(sampler.metric, model.dimension, model.dtype, sampler.metric_rank)
     evaluate, first_step_size = make_evaluate(density), make_first_step_size(density, model.dtype, metric)
     programs = Programs(density, metric, evaluate, first_step_size, position.copy(), found, settled)
-    programs.know(_identity(model, engine, key, execution, position, checked, programs.value_and_gradient))
+    programs.know(_identity(model, density_library, key, execution, position, checked, programs.value_and_gradient))
     return programs
 
 
 def _identity(
     model: Model,
-    engine: Engine,
+    density_library: DensityLibrary,
     settings: Shape,
     execution: ExecutionSettings,
     position: np.ndarray,
@@ -186,14 +186,14 @@ def _identity(
     others = repr([(name, value) for name, value in settings if name != "cache"])
 
     def now(lanes: int, alone: str | None = None) -> str | None:
-        found = density_identity(model, engine, position, [lanes], alone, traced)
+        found = density_identity(model, density_library, position, [lanes], alone, traced)
         return None if found is None else digest_of(found, others)
 
     def first(lanes: int) -> str | None:
         return now(lanes, None if checked is None else checked.identity)
 
     by_lanes = model.batched_value_and_gradient is not None
-    return Identity(now, engine.library.key_by_identity, first, by_lanes=by_lanes)
+    return Identity(now, density_library.library.key_by_identity, first, by_lanes=by_lanes)
 
 
 def give_back(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, programs: Programs) -> None:
@@ -232,12 +232,14 @@ def _shape(sampler: SamplerSettings, execution: ExecutionSettings) -> Shape:
     return (*values.items(), *execution.model_dump(exclude=set(ANY_VALUE)).items())
 
 
-def _evaluated(model: Model, engine: Engine, position: np.ndarray, checked: Checked | None = None) -> list[np.ndarray]:
+def _evaluated(
+    model: Model, density_library: DensityLibrary, position: np.ndarray, checked: Checked | None = None
+) -> list[np.ndarray]:
     """Log-density and gradient at one position [dimension], of the density and of its twin, if it has one.
 
     checked: what a check found of the density there.
     """
-    library = engine.library
+    library = density_library.library
     if checked is None:
         found = [*library.differentiated(model.flat_log_density)(library.tensor(position))]
     else:

@@ -16,7 +16,7 @@ import numpy as np
 
 from batchnuts.autobatch import ops, primitive
 from batchnuts.autobatch.machine import TensorLibrary, tensor_library_of
-from batchnuts.mcmc.model.library_choice import Engine, default_engine
+from batchnuts.mcmc.model.library_choice import DensityLibrary, density_library_of
 from batchnuts.mcmc.model.model import Model
 
 Array = Any
@@ -35,13 +35,14 @@ class Point(NamedTuple):
 
 
 def value_and_gradient(
-    model: Model, engine: Engine | None = None, *, xla: bool = True
+    model: Model, density_library: DensityLibrary | None = None, *, xla: bool = True
 ) -> Callable[[Array], tuple[Array, Array]]:
     """The model's log-density and its gradient as one costly primitive of the language.
 
     One lane: position [dimension] -> (scalar, [dimension]), all of the model's dtype. The model's hand-batched twin is
     used if it has one; otherwise the one-chain density is differentiated by the library of the position and vectorized.
-    engine: differentiates at positions of NumPy; None: `default_engine`. xla: whether XLA compiles the programs.
+    density_library: differentiates at positions of NumPy; None: `density_library_of`. xla: whether XLA compiles the
+    programs.
     """
     by_hand = model.batched_value_and_gradient
 
@@ -66,8 +67,8 @@ def value_and_gradient(
 
     @functools.cache
     def on_numpy() -> Callable[[Array], tuple[Array, Array]]:
-        """The same of NumPy's arrays, by the engine."""
-        library = (engine or default_engine(model)).library
+        """The same of NumPy's arrays, by the density's library."""
+        library = (density_library or density_library_of(model)).library
         function = library.compiled(by_hand) if by_hand is not None else library.differentiated(model.flat_log_density)
 
         def both(position: Array) -> tuple[Array, Array]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import TensorLibrary, tensor_library_of
 from batchnuts.mcmc.model.failures import ends_nothing, failed_with, foreign_arrays
-from batchnuts.mcmc.model.library_choice import Engine
+from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import DType, Model, ModelError
 from batchnuts.settings.schema import in_words
 
@@ -152,7 +152,7 @@ def _refuse_container(subject: str, value: Any) -> None:
 def check_density(
     model: Model,
     positions: Iterable[NDArray[Any]],
-    engine: Engine,
+    density_library: DensityLibrary,
     known: Callable[[str], None] | None = None,
 ) -> tuple[NDArray[Any], Any, Any]:
     """Evaluate the one-chain density once, with its gradient; raise ModelError for a density that cannot be sampled.
@@ -162,7 +162,7 @@ def check_density(
     which the density could be evaluated, its value there [] and gradient [dimension]. known: see
     `TensorLibrary.differentiated`.
     """
-    library = engine.library
+    library = density_library.library
     density = library.differentiated(model.flat_log_density, known)
     subject = f"Model {model.name!r}: its log-density, given one chain's position"
     tried = 0

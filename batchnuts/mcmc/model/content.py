@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.model.library_choice import Engine
+from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.model.quantities import generated_shapes
 from batchnuts.settings.schema import SettingsError, nearest, shown
@@ -89,10 +89,10 @@ def chosen_groups(groups: Any) -> tuple[str, ...] | None:
     return chosen
 
 
-def check_content(model: Model, engine: Callable[[], Engine], content: Content) -> None:
+def check_content(model: Model, density_library: Callable[[], DensityLibrary], content: Content) -> None:
     """Raise SettingsError for variables that the model does not report, or that cannot be saved with divergences.
 
-    engine: asked for where the names of generated quantities are needed.
+    density_library: asked for where the names of generated quantities are needed.
     """
     if content.divergences:
         reserved = {name for variable in model.variables for name in (variable.name, *variable.axis_names)}
@@ -105,7 +105,7 @@ def check_content(model: Model, engine: Callable[[], Engine], content: Content) 
         return
     names = [variable.name for variable in model.variables if model.reports_variables]
     if model.generated is not None and any(name not in names for name in content.variables):
-        names += generated_shapes(model, engine())
+        names += generated_shapes(model, density_library())
     if unknown := [name for name in content.variables if name not in names]:
         raise SettingsError(
             "\n".join(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.model.failures import ends_nothing
-from batchnuts.mcmc.model.library_choice import Engine
+from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.model.supports import Real
 from batchnuts.mcmc.model.variables import Variable
@@ -24,7 +24,7 @@ _LOG_MOVES = (-40.0, -7.0, 7.0, 40.0)
 """Where a parameter is moved to, of the numbers of a flat position; the squares of its values do not overflow."""
 
 
-def refuse_improper(model: Model, engine: Engine, positions: NDArray[Any], gradient: Any) -> None:
+def refuse_improper(model: Model, density_library: DensityLibrary, positions: NDArray[Any], gradient: Any) -> None:
     """Raise ModelError where the log-density has the same value for all values of an unbounded parameter.
 
     positions [n, dimension]: initial ones. gradient [dimension]: of the flat log-density at one of them. It is 0 or 1
@@ -38,7 +38,7 @@ def refuse_improper(model: Model, engine: Engine, positions: NDArray[Any], gradi
     ]
     if not suspects:
         return
-    library = engine.library
+    library = density_library.library
     density = library.compiled(
         lambda x: model.log_density(model.constrain(x)) if model.structured else model.log_density(x)
     )

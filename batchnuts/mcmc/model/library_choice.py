@@ -22,7 +22,7 @@ LIBRARIES = tuple(name for name, info in engine_infos().items() if info.differen
 
 
 @dataclass(frozen=True)
-class Engine:
+class DensityLibrary:
     """The library that differentiates a density."""
 
     backend: str
@@ -50,14 +50,14 @@ def written_in(model: Model, position: NDArray[Any] | None = None) -> str | None
     return library
 
 
-def default_engine(model: Model, position: NDArray[Any] | None = None) -> Engine:
+def density_library_of(model: Model, position: NDArray[Any] | None = None) -> DensityLibrary:
     """The one that `execution.backend: auto` takes."""
     name = written_in(model, position)
     if name is not None:
-        return Engine(name, f"because the log-density is written in {_title(name)}")
+        return DensityLibrary(name, f"because the log-density is written in {_title(name)}")
     if has_jax():
-        return Engine("jax", "because the log-density runs on either library and JAX starts sooner")
-    return Engine("tensorflow", "because JAX is not installed")
+        return DensityLibrary("jax", "because the log-density runs on either library and JAX starts sooner")
+    return DensityLibrary("tensorflow", "because JAX is not installed")
 
 
 def likely_backend(model: Model, execution: ExecutionSettings) -> str:
@@ -72,34 +72,34 @@ def likely_backend(model: Model, execution: ExecutionSettings) -> str:
     return "jax" if has_jax() and execution.mode != "graph" else "tensorflow"
 
 
-def choose_engine(
+def choose_density_library(
     model: Model, execution: ExecutionSettings, position: NDArray[Any]
-) -> tuple[Engine, ExecutionSettings]:
-    """The engine for the settings, and these with their `backend` decided. position [dimension]: a start.
+) -> tuple[DensityLibrary, ExecutionSettings]:
+    """The density's library for the settings, and these with their `backend` decided. position [dimension]: a start.
 
     Raises ModelError where the settings ask for another library than that of the density, SettingsError for a mode that
     the library does not have.
     """
-    engine = default_engine(model, position)
+    density_library = density_library_of(model, position)
     _refuse_graphs(execution)
     requested = execution.backend
     if requested == "auto":
-        if execution.mode == "graph" and engine.backend == "jax" and written_in(model) is None:
-            engine = Engine("tensorflow", "because mode graph is TensorFlow's")
-        execution = execution.model_copy(update={"backend": engine.backend})
+        if execution.mode == "graph" and density_library.backend == "jax" and written_in(model) is None:
+            density_library = DensityLibrary("tensorflow", "because mode graph is TensorFlow's")
+        execution = execution.model_copy(update={"backend": density_library.backend})
         _refuse_graphs(execution)
-        return engine, execution
-    if requested in LIBRARIES and requested != engine.backend:
+        return density_library, execution
+    if requested in LIBRARIES and requested != density_library.backend:
         if (name := written_in(model)) is not None:
             raise ModelError(
                 f"Model {model.name!r}: its log-density is written in {_title(name)}, but execution.backend is "
                 f"{requested}. Use backend {name}, or auto; a density written with batchnuts.autobatch.ops runs on "
                 "either."
             )
-        engine = Engine(requested, "")
-    elif requested == engine.backend:
-        engine = Engine(requested, "")
-    return engine, execution
+        density_library = DensityLibrary(requested, "")
+    elif requested == density_library.backend:
+        density_library = DensityLibrary(requested, "")
+    return density_library, execution
 
 
 def _refuse_graphs(execution: ExecutionSettings) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.model.library_choice import default_engine
+from batchnuts.mcmc.model.library_choice import density_library_of
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.model.quantities import log_likelihood_at
 
@@ -23,9 +23,9 @@ def lost_observations(model: Model, positions: NDArray[Any]) -> list[str]:
     """
     if model.log_likelihood is None:
         return []
-    engine = default_engine(model, positions[0])
+    density_library = density_library_of(model, positions[0])
     try:
-        log_likelihoods = log_likelihood_at(model, engine, positions[:TRIED])
+        log_likelihoods = log_likelihood_at(model, density_library, positions[:TRIED])
     except ModelError:
         return []
     sentences = []

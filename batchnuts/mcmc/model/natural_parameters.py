@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.model.library_choice import Engine
+from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.model.quantities import Quantities, generated_shapes
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
@@ -49,7 +49,12 @@ class NaturalParameters:
 
 
 def natural_parameters(
-    model: Model, engine: Engine, execution: ExecutionSettings, seed: int, requested: Sequence[str] | None, key: str
+    model: Model,
+    density_library: DensityLibrary,
+    execution: ExecutionSettings,
+    seed: int,
+    requested: Sequence[str] | None,
+    key: str,
 ) -> NaturalParameters:
     """The parameters that are asked for, by the names of the summary: `theta` for all its elements, `theta[3]` for one.
 
@@ -61,7 +66,7 @@ def natural_parameters(
     parameters = _variables(model) if model.reports_variables else NaturalParameters((), _nothing, ())
     unknown = [] if requested is None else [name for name in requested if not parameters.has(name)]
     if not model.reports_variables or (unknown and model.generated is not None):
-        parameters = parameters + _generated(model, engine, execution, seed)
+        parameters = parameters + _generated(model, density_library, execution, seed)
     if requested is None:
         return parameters
     if unknown := [name for name in requested if not parameters.has(name)]:
@@ -90,9 +95,11 @@ def _variables(model: Model) -> NaturalParameters:
     return NaturalParameters(names, lambda position: model.elements(position)[:, varies], (False,) * len(names))
 
 
-def _generated(model: Model, engine: Engine, execution: ExecutionSettings, seed: int) -> NaturalParameters:
+def _generated(
+    model: Model, density_library: DensityLibrary, execution: ExecutionSettings, seed: int
+) -> NaturalParameters:
     """All elements of what a model generates from a draw."""
-    shapes = generated_shapes(model, engine)
+    shapes = generated_shapes(model, density_library)
     labels = model.labels()
     names: list[str] = []
     for name, shape in shapes.items():

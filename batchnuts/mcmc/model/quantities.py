@@ -23,7 +23,7 @@ from batchnuts.disk_cache.folder import current, keeping
 from batchnuts.mcmc.model.check_model import place_of, user_functions
 from batchnuts.mcmc.model.failures import ends_nothing, failed_with
 from batchnuts.mcmc.model.fingerprint import Fingerprint, fingerprint
-from batchnuts.mcmc.model.library_choice import LIBRARIES, Engine, default_engine
+from batchnuts.mcmc.model.library_choice import LIBRARIES, DensityLibrary, density_library_of
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.model.variables import check_group, refuse_unknown_names
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
@@ -70,7 +70,9 @@ def has_quantities(model: Model) -> bool:
     return any(getattr(model, role) is not None for role in (*OF_DRAWS, "prior"))
 
 
-def check_quantities(model: Model, engine: Engine, position: NDArray[Any], *, whole: bool = True) -> None:
+def check_quantities(
+    model: Model, density_library: DensityLibrary, position: NDArray[Any], *, whole: bool = True
+) -> None:
     """Trace each function for one draw, so that a mistake is found before a run and not after it.
 
     position [dimension]: a start. whole: whether the model has all of its functions, of whose results `dims` and
@@ -79,7 +81,7 @@ def check_quantities(model: Model, engine: Engine, position: NDArray[Any], *, wh
     traced: dict[tuple[str, Types], Traced] = {}
     of_draws: dict[str, Any] = {}
     if has_quantities(model):
-        trace = _traced(model, engine, "of_draw", position, random.key(0))
+        trace = _traced(model, density_library, "of_draw", position, random.key(0))
         traced["of_draw", _types(position, random.key(0))], of_draws = trace, trace.shapes
     axes = model.axes()
     for role, shapes in of_draws.items():
@@ -103,30 +105,30 @@ def check_quantities(model: Model, engine: Engine, position: NDArray[Any], *, wh
             f"{nearest(name, generated)}"
         )
     if model.prior is not None:
-        trace = traced["of_prior", _types(random.key(0))] = _traced(model, engine, "of_prior", random.key(0))
+        trace = traced["of_prior", _types(random.key(0))] = _traced(model, density_library, "of_prior", random.key(0))
         expected = {variable.name: variable.shape for variable in model.variables}
         if trace.shapes != expected:
             raise ModelError(
                 f"Model {model.name!r}: its function prior gives arrays of shapes {trace.shapes}; expected {expected}."
             )
     has_identity = any(trace.identity is not None for trace in traced.values())
-    model.__dict__["_traced"] = _TraceCache(engine.backend, _reached_by(model) if has_identity else {}, traced)
+    model.__dict__["_traced"] = _TraceCache(density_library.backend, _reached_by(model) if has_identity else {}, traced)
 
 
-def generated_shapes(model: Model, engine: Engine) -> dict[str, tuple[int, ...]]:
+def generated_shapes(model: Model, density_library: DensityLibrary) -> dict[str, tuple[int, ...]]:
     """The shape of each quantity that a model generates from one draw. Raises ModelError for a function that fails."""
     position = np.zeros(model.dimension, model.dtype)
-    traced = _cached_or_traced(model, engine, "of_draw", position, random.key(0))
+    traced = _cached_or_traced(model, density_library, "of_draw", position, random.key(0))
     shapes: dict[str, tuple[int, ...]] = traced.shapes["generated"]
     return shapes
 
 
-def log_likelihood_at(model: Model, engine: Engine, positions: NDArray[Any]) -> list[Arrays]:
+def log_likelihood_at(model: Model, density_library: DensityLibrary, positions: NDArray[Any]) -> list[Arrays]:
     """The log-likelihood of each observation, at each of some positions [n, dimension] alone.
 
     Raises ModelError for a function that fails.
     """
-    library = engine.library
+    library = density_library.library
 
     def at(position: Any) -> dict[str, Any]:
         return _called(model, "log_likelihood", (model.constrain(position),), library)
@@ -169,10 +171,10 @@ class Quantities:
         self._checked = checked
         self._between = between
         if execution.backend in LIBRARIES:
-            self._engine = Engine(execution.backend, "")
+            self._density_library = DensityLibrary(execution.backend, "")
         else:  # NumPy's
-            self._engine = default_engine(model)
-            execution = execution.model_copy(update={"backend": self._engine.backend})
+            self._density_library = density_library_of(model)
+            execution = execution.model_copy(update={"backend": self._density_library.backend})
         if execution.backend == "tensorflow":  # XLA lacks random numbers of many distributions, and takes longer
             execution = execution.model_copy(update={"mode": "graph"})
         self._execution = execution
@@ -247,10 +249,10 @@ class Quantities:
         if place not in self._programs:
             with keeping(self._execution.cache):
                 find = _cached_or_traced if self._checked else _traced
-                traced = find(self._model, self._engine, name, *first)
+                traced = find(self._model, self._density_library, name, *first)
             function = _over_draws(_FUNCTIONS[name](self._model) if traced.again is None else traced.again, len(first))
             if (identity := traced.identity) is not None and self._execution.mode == "xla":
-                key_of = self._engine.library.key_by_identity
+                key_of = self._density_library.library.key_by_identity
                 function.identity = Identity(lambda lanes: identity, key_of, by_lanes=False)
             self._programs[place] = function, traced
         return self._programs[place]
@@ -408,9 +410,9 @@ def _by_name(model: Model, role: str, result: Any, library: TensorLibrary | None
     return {name: v if tensor_library_of(v) is own else own.tensor(np.asarray(v)) for name, v in arrays.items()}
 
 
-def _traced(model: Model, engine: Engine, name: str, *inputs: NDArray[Any]) -> Traced:
+def _traced(model: Model, density_library: DensityLibrary, name: str, *inputs: NDArray[Any]) -> Traced:
     """One of _FUNCTIONS, traced now; where nothing is kept on disk, its shapes alone."""
-    library = engine.library
+    library = density_library.library
     function, tensors = library.untransformed(_FUNCTIONS[name](model)), map(library.tensor, inputs)
     try:
         if current() is None:
@@ -420,14 +422,14 @@ def _traced(model: Model, engine: Engine, name: str, *inputs: NDArray[Any]) -> T
         raise _failed(model, error) from error
 
 
-def _cached_or_traced(model: Model, engine: Engine, name: str, *inputs: NDArray[Any]) -> Traced:
+def _cached_or_traced(model: Model, density_library: DensityLibrary, name: str, *inputs: NDArray[Any]) -> Traced:
     """The same, from the last check of the model if what its functions reach is as it was."""
     cache: _TraceCache | None = model.__dict__.get("_traced")
-    if cache is not None and cache.backend == engine.backend:
+    if cache is not None and cache.backend == density_library.backend:
         traced = cache.traced.get((name, _types(*inputs)))
         if traced is not None and (traced.again is None or cache.reached == _reached_by(model)):
             return traced
-    return _traced(model, engine, name, *inputs)
+    return _traced(model, density_library, name, *inputs)
 
 
 def _reached_by(model: Model) -> Fingerprint:

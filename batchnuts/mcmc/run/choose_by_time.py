@@ -9,7 +9,7 @@ from batchnuts.mcmc.execution.chunk_plan import is_compiled
 from batchnuts.mcmc.execution.evaluation import evaluate_at, make_evaluate
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model.content import Content
-from batchnuts.mcmc.model.library_choice import choose_engine
+from batchnuts.mcmc.model.library_choice import choose_density_library
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.run.chains_choice import ChainsChoice, choose_chains, possible_chains, with_chains
 from batchnuts.mcmc.run.forecast import Size
@@ -48,18 +48,18 @@ def choose_by_time(
     tried = with_chains(sampler, numbers[0])
     proposals = make_proposals(model, tried, execution, read_tuning(model, tried))
     position = positions_to_check(model, tried, proposals)
-    engine, execution = choose_engine(model, execution, position[0])
+    density_library, execution = choose_density_library(model, execution, position[0])
     if not is_compiled(execution):
         raise SettingsError(
             f"sampler.chains: found auto with executor {execution.executor}, backend {execution.backend} and mode "
             f"{execution.mode}; expected a number of chains, or executor virtual_machine in mode xla, whose speed "
             "depends on the number."
         )
-    checked = check_at_starts(model, engine, proposals, position)
+    checked = check_at_starts(model, density_library, proposals, position)
     try:
-        times = gradient_times(model, engine, checked, execution)
+        times = gradient_times(model, density_library, checked, execution)
     except Exception:
-        density = value_and_gradient(model, engine)
+        density = value_and_gradient(model, density_library)
         evaluate_at(model, make_evaluate(density), position, execution)  # raises what is wrong with the model, in words
         raise
     seconds = {chains: times.of_all_chains(chains, model.dimension, execution, cores) for chains in numbers}

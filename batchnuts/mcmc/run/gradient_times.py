@@ -30,7 +30,7 @@ from batchnuts.mcmc.execution.chunk_plan import ALONE, COSTLY_CHUNK_LANES, COSTL
 from batchnuts.mcmc.execution.density_identity import density_identity
 from batchnuts.mcmc.execution.evaluation import Checked
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
-from batchnuts.mcmc.model.library_choice import Engine
+from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
@@ -85,25 +85,27 @@ class GradientTimes:
         return math.ceil(chunking.chunks / chunking.shards) * sweep
 
 
-def gradient_times(model: Model, engine: Engine, checked: Checked, execution: ExecutionSettings) -> GradientTimes:
+def gradient_times(
+    model: Model, density_library: DensityLibrary, checked: Checked, execution: ExecutionSettings
+) -> GradientTimes:
     """Those of a model's density, measured as `time_gradients` does where it was checked, or kept from before."""
     entries, position = current(), checked.position
-    key = None if entries is None else _key(model, engine, checked, execution)
+    key = None if entries is None else _key(model, density_library, checked, execution)
     if entries is not None and key is not None and (kept := entries.get(key)) is not None:
         found = json.loads(kept)
         return GradientTimes(tuple(found["widths"]), tuple(found["seconds"]), found["costly"])
-    times = time_gradients(value_and_gradient(model, engine), position, execution)
+    times = time_gradients(value_and_gradient(model, density_library), position, execution)
     if entries is not None and key is not None:
         entries.put(key, json.dumps(asdict(times)).encode())
     return times
 
 
-def _key(model: Model, engine: Engine, checked: Checked, execution: ExecutionSettings) -> str | None:
+def _key(model: Model, density_library: DensityLibrary, checked: Checked, execution: ExecutionSettings) -> str | None:
     """What the times depend on; None where the density cannot be known."""
-    density = density_identity(model, engine, checked.position, WIDTHS, checked.identity)
+    density = density_identity(model, density_library, checked.position, WIDTHS, checked.identity)
     if density is None:
         return None
-    packages = [f"{name} {version(name)}" for name in ("batchnuts", *engine_infos()[engine.backend].packages)]
+    packages = [f"{name} {version(name)}" for name in ("batchnuts", *engine_infos()[density_library.backend].packages)]
     how = execution.backend, execution.mode
     return digest_of("times of a gradient", density, repr((how, WIDTHS)), *packages, surroundings())
 

@@ -24,7 +24,7 @@ from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters, unit_metric
 from batchnuts.mcmc.kernel.step_size import start_adaptation
 from batchnuts.mcmc.model.check_model import UnboundedDensityError, density_failure, refuse_unbounded
-from batchnuts.mcmc.model.library_choice import Engine
+from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.run.chain_execution import ChainExecution, LocalExecution, deepest_of
 from batchnuts.mcmc.run.spent import Spent
@@ -35,7 +35,7 @@ from batchnuts.mcmc.starts.initialization import Proposals
 from batchnuts.mcmc.starts.tuning import Tuning
 from batchnuts.mcmc.stopping.interim_analyses import InterimAnalyses
 from batchnuts.mcmc.storage.contract import MakeStorage
-from batchnuts.mcmc.storage.draws import Draws, Progress, RunPhase, WarmupReport, statistics
+from batchnuts.mcmc.storage.draws import Draws, Progress, RunFailed, RunPhase, WarmupReport, statistics
 from batchnuts.mcmc.storage.logged import LoggedStorage
 from batchnuts.mcmc.storage.memory import MemoryStorage
 from batchnuts.mcmc.warmup.pooling import groups_of, pooled_step_sizes
@@ -52,7 +52,7 @@ class Run:
     """The constants of a run. The states of its chains are passed from step to step."""
 
     model: Model
-    engine: Engine
+    density_library: DensityLibrary
     sampler: SamplerSettings
     execution: ExecutionSettings
     """With the backend decided."""
@@ -346,7 +346,10 @@ class Run:
     # ---- draws -----------------------------------------------------------------------------------------------------
 
     def draw(self, runner: Runner, place: InDraws) -> Draws:
-        """The draws. From here on a signal takes effect after a report, where all draws are available."""
+        """The draws. From here on a signal takes effect after a report, where all draws are available.
+
+        Raises RunFailed for an error after the first of them.
+        """
         draws, states = self.sampler.draws, place.states
         try:
             self.enter(runner, place)
@@ -367,12 +370,15 @@ class Run:
                 else self.drawn(place, runner, left.result, left.begun)
             )
         except Exception as error:
+            draws_so_far = None
             with suppress(Exception):  # the first error is reported
                 left = runner.interrupted()
                 self.keep(runner, ends=True)
                 if left is not None and (left.result.done > place.earlier).any():
-                    error.draws_so_far = self.drawn(place, runner, left.result, left.begun)  # type: ignore[attr-defined]
-            raise
+                    draws_so_far = self.drawn(place, runner, left.result, left.begun)
+            if draws_so_far is None:
+                raise
+            raise RunFailed(error, draws_so_far) from error
 
     def drawn(
         self, place: InDraws, runner: Runner, result: ChainResult, begun: NDArray[np.bool_] | None = None
@@ -425,7 +431,7 @@ class Run:
             utilization=counts.utilization,
             settings=sampler,
             execution=self.execution,
-            engine=self.engine.reason,
+            backend_reason=self.density_library.reason,
             arrangement=runner.arrangement if runner is not None else None,
             last_position=records["last_position"] if self.divergences else None,
             start=states.position if self.divergences else None,

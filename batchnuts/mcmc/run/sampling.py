@@ -24,7 +24,7 @@ from batchnuts.mcmc.execution.evaluation import Checked
 from batchnuts.mcmc.execution.program_cache import borrow, check_disk_cache, give_back
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.model.content import Content, check_content
-from batchnuts.mcmc.model.library_choice import choose_engine, likely_backend
+from batchnuts.mcmc.model.library_choice import choose_density_library, likely_backend
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.model.quantities import check_quantities
 from batchnuts.mcmc.run.chain_execution import ChainExecution
@@ -65,8 +65,8 @@ def run_chains(
     """Run warmup and draws; exactly `sampler.draws` draws of every chain, unless interrupted.
 
     Ctrl-C, SIGTERM and SIGHUP (where `stop` handles them) and a KeyboardInterrupt of `progress` end the run early and
-    give what was drawn so far, with `interrupted` set. Any other error after the first draw is raised with the draws in
-    its attribute `draws_so_far`. The model is checked first. content: what will be saved of the draws. stream: where
+    give what was drawn so far, with `interrupted` set. Any other error after the first draw becomes a RunFailed, which
+    has the draws. The model is checked first. content: what will be saved of the draws. stream: where
     draws go while they are made; the result then has none. keeper: of checkpoints, one of which the run may go on from;
     CheckpointError where that is not of this run. ended: a run of fewer draws, of which the further ones are made.
     where: opens what executes the chains; None: threads of this process.
@@ -90,23 +90,23 @@ def run_chains(
         execution = execution if saved is None else execution.model_copy(update={"backend": saved.backend})
         proposals = begin.proposals or make_proposals(model, sampler, execution, begin.tuning)
         position = positions_to_check(model, sampler, proposals)
-        engine, execution = choose_engine(model, execution, position[0])
+        density_library, execution = choose_density_library(model, execution, position[0])
         checked = begin.checked
         if checked is None or not checked.is_of(position[0]):
-            checked = check_at_starts(model, engine, proposals, position)
+            checked = check_at_starts(model, density_library, proposals, position)
         first = checked.position
         computed = content.computed(model)
-        check_quantities(computed, engine, first, whole=computed is model)
-        check_content(model, lambda: engine, content)
-        checks = interim_analyses_of(model, engine, sampler, execution)
+        check_quantities(computed, density_library, first, whole=computed is model)
+        check_content(model, lambda: density_library, content)
+        checks = interim_analyses_of(model, density_library, sampler, execution)
         run = Run(
             model,
-            engine,
+            density_library,
             sampler,
             execution,
             progress or (lambda _: None),
             stop or StopSignals(),
-            borrow(model, engine, sampler, execution, first, checked),
+            borrow(model, density_library, sampler, execution, first, checked),
             random.lane_keys(sampler.seed, sampler.chain_count),
             divergences=content.divergences,
             spent=begin.spent,

@@ -14,7 +14,7 @@ from batchnuts.autobatch.machine import engine_infos
 from batchnuts.mcmc.execution.evaluation import Checked, evaluate_at, not_finite, reached_by
 from batchnuts.mcmc.model.check_model import check_density, refuse_unbounded
 from batchnuts.mcmc.model.improper import refuse_improper
-from batchnuts.mcmc.model.library_choice import Engine, default_engine
+from batchnuts.mcmc.model.library_choice import DensityLibrary, density_library_of
 from batchnuts.mcmc.model.lost_observations import lost_observations
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
@@ -38,7 +38,9 @@ class Starts(NamedTuple):
     """Of the chains' first proposals, those at which the log-density is not a number; they were drawn again."""
 
 
-def check_at_starts(model: Model, engine: Engine, proposals: Proposals, position: NDArray[Any]) -> Checked:
+def check_at_starts(
+    model: Model, density_library: DensityLibrary, proposals: Proposals, position: NDArray[Any]
+) -> Checked:
     """Check the model: where its density can be evaluated, and what it is there.
 
     position [chains, dimension]: those that are tried first. Raises ModelError for a model that cannot be sampled.
@@ -46,8 +48,8 @@ def check_at_starts(model: Model, engine: Engine, proposals: Proposals, position
     one_by_one = (row for rows in chain([position], draw_again(proposals)) for row in rows)
     reached = reached_by(model)
     known: list[str] = []
-    start, log_density, gradient = check_density(model, islice(one_by_one, TRIES), engine, known.append)
-    refuse_improper(model, engine, position, gradient)
+    start, log_density, gradient = check_density(model, islice(one_by_one, TRIES), density_library, known.append)
+    refuse_improper(model, density_library, position, gradient)
     values = np.asarray(log_density), np.asarray(gradient)
     return Checked(position[0], start, *values, reached, known[-1] if known else None)
 
@@ -133,7 +135,7 @@ def _advice_on(model: Model, values: NDArray[Any]) -> list[str]:
             "NaN comes from a value that is missing in the data, or from arithmetic that fails, such as the Cholesky "
             "decomposition of a matrix that is nearly singular, 0/0, or the logarithm of a negative number: "
             f"{wider}add jitter to the diagonal of such a matrix, or keep out of such places with "
-            f"{engine_infos()[default_engine(model).backend].where}, in the argument too."
+            f"{engine_infos()[density_library_of(model).backend].where}, in the argument too."
         )
     if np.isinf(values).any():
         remedies.append(

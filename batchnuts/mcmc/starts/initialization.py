@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.model.library_choice import Engine, default_engine
+from batchnuts.mcmc.model.library_choice import DensityLibrary, density_library_of
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.model.quantities import Quantities
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, InitSettings, SamplerSettings
@@ -174,15 +174,15 @@ def _of_paths(model: Model, sampler: SamplerSettings, count: int) -> Proposals:
     def proposed(attempt: int) -> NDArray[Any]:
         rng = _rng(sampler, attempt)
         starts = _uniform(model, sampler.init, rng, count)
-        at_one, at_many = _densities(model, default_engine(model, starts[0].astype(model.dtype)))
+        at_one, at_many = _densities(model, density_library_of(model, starts[0].astype(model.dtype)))
         return pathfinder_starts(at_one, at_many, starts, np.random.default_rng((sampler.seed, attempt, _PATH)))
 
     return proposed
 
 
-def _densities(model: Model, engine: Engine) -> tuple[Any, Any]:
+def _densities(model: Model, density_library: DensityLibrary) -> tuple[Any, Any]:
     """Value and gradient at one position, and log-densities at several, in NumPy's float64."""
-    library = engine.library
+    library = density_library.library
     differentiated, density = library.differentiated(model.flat_log_density), library.compiled(model.flat_log_density)
 
     def at_one(position: NDArray[Any]) -> tuple[float, NDArray[Any]]:

@@ -15,7 +15,7 @@ from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model.check_model import check_density
 from batchnuts.mcmc.model.findings import Finding, ModelCheck
 from batchnuts.mcmc.model.improper import refuse_improper
-from batchnuts.mcmc.model.library_choice import Engine, default_engine
+from batchnuts.mcmc.model.library_choice import DensityLibrary, density_library_of
 from batchnuts.mcmc.model.lost_observations import lost_observations
 from batchnuts.mcmc.model.model import Model, ModelError, NaturalScale
 from batchnuts.mcmc.model.quantities import check_quantities, has_quantities
@@ -66,26 +66,28 @@ def check(model: Model, seed: int = 0) -> ModelCheck:
     """
     rng = np.random.default_rng(seed)
     positions = model.initial_positions(rng, STARTS)
-    engine = default_engine(model, positions[0])
-    *_, at_start = check_density(model, positions, engine)
-    refuse_improper(model, engine, positions, at_start)
-    execution = ExecutionSettings.model_validate({"backend": engine.backend})
-    log_density, gradient = evaluate_at(model, make_evaluate(value_and_gradient(model, engine)), positions, execution)
+    density_library = density_library_of(model, positions[0])
+    *_, at_start = check_density(model, positions, density_library)
+    refuse_improper(model, density_library, positions, at_start)
+    execution = ExecutionSettings.model_validate({"backend": density_library.backend})
+    log_density, gradient = evaluate_at(
+        model, make_evaluate(value_and_gradient(model, density_library)), positions, execution
+    )
     finite = ~not_finite(log_density, gradient)
     reasons = [] if finite.all() else lost_observations(model, positions[~finite])
     findings = [_starts(finite, log_density, reasons)]
-    findings += [_jacobian(variable, engine, rng) for variable in model.variables if not variable.is_real]
+    findings += [_jacobian(variable, density_library, rng) for variable in model.variables if not variable.is_real]
     if finite.any():
         chosen = np.flatnonzero(finite)[:TRIED]
         positions_tried, values, gradients = positions[chosen], log_density[chosen], gradient[chosen]
-        findings.append(_repeated(model, engine, positions_tried[0]))
+        findings.append(_repeated(model, density_library, positions_tried[0]))
         if model.natural_scale is not None:
             certain = np.argsort(np.where(finite, np.abs(log_density), np.inf))[: len(chosen)]
-            findings.append(_jacobian_of_library(model, engine, model.natural_scale(), positions[certain]))
-        findings.append(_batch(model, engine, positions_tried, values, gradients))
-        findings.append(_gradient(model, engine, positions_tried, gradients, rng))
+            findings.append(_jacobian_of_library(model, density_library, model.natural_scale(), positions[certain]))
+        findings.append(_batch(model, density_library, positions_tried, values, gradients))
+        findings.append(_gradient(model, density_library, positions_tried, gradients, rng))
     if has_quantities(model) or model.of_data:
-        findings.append(_quantities(model, engine, positions[0]))
+        findings.append(_quantities(model, density_library, positions[0]))
     return ModelCheck(tuple(findings))
 
 
@@ -103,9 +105,9 @@ def _starts(finite: NDArray[np.bool_], log_density: NDArray[Any], reasons: list[
     return Finding("starts", count >= ENOUGH_STARTS * total, ". ".join([message, *reasons]).removesuffix("."))
 
 
-def _repeated(model: Model, engine: Engine, position: NDArray[Any]) -> Finding:
+def _repeated(model: Model, density_library: DensityLibrary, position: NDArray[Any]) -> Finding:
     """The log-density [] at one position, from two functions that are traced one after the other."""
-    library = engine.library
+    library = density_library.library
     values = [float(np.asarray(library.compiled(_untraced(model))(library.tensor(position)))) for _ in range(2)]
     differ = abs(values[0] - values[1])
     same = differ <= AGREEMENT * math.sqrt(np.finfo(model.dtype).eps) * max(abs(values[0]), 1e-30)
@@ -123,7 +125,7 @@ def _untraced(model: Model) -> Callable[[Any], Any]:
     return lambda position: model.flat_log_density(position)
 
 
-def _jacobian(variable: Variable, engine: Engine, rng: np.random.Generator) -> Finding:
+def _jacobian(variable: Variable, density_library: DensityLibrary, rng: np.random.Generator) -> Finding:
     """At one position, in double precision: log |det| of the derivatives of as many elements as there are numbers."""
     name = f"Jacobian of {variable.name}"
     if isinstance(variable.support, UnitVector):
@@ -132,7 +134,7 @@ def _jacobian(variable: Variable, engine: Engine, rng: np.random.Generator) -> F
         return Finding(name, True, "not compared: which elements determine the others is not known")
     if variable.size > MOST_ELEMENTS:
         return Finding(name, True, f"not compared: more than {MOST_ELEMENTS} elements")
-    library = engine.library
+    library = density_library.library
     x = library.tensor(rng.uniform(-1, 1, variable.free))
 
     def row(x: Any, weights: Any) -> Any:
@@ -160,13 +162,15 @@ def _log_volume(matrix: NDArray[Any]) -> float:
     return float(np.linalg.slogdet(matrix)[1])
 
 
-def _jacobian_of_library(model: Model, engine: Engine, natural: NaturalScale, tried: NDArray[Any]) -> Finding:
+def _jacobian_of_library(
+    model: Model, density_library: DensityLibrary, natural: NaturalScale, tried: NDArray[Any]
+) -> Finding:
     """At positions [n, dimension]: how much the log-density there is above that of the values in the natural scale,
     beside log |det| of the derivatives of these values, in the model's dtype.
 
     A constant does not count: both log-densities are known up to one, and so is the volume of symmetric matrices, say.
     """
-    name, library = "Jacobian", engine.library
+    name, library = "Jacobian", density_library.library
 
     def values_of(x: Any) -> Any:
         values, _ = natural(model.constrain(x))
@@ -230,9 +234,13 @@ def _first_independent(matrix: NDArray[Any]) -> list[int]:
 
 
 def _batch(
-    model: Model, engine: Engine, positions: NDArray[Any], values: NDArray[Any], gradients: NDArray[Any]
+    model: Model,
+    density_library: DensityLibrary,
+    positions: NDArray[Any],
+    values: NDArray[Any],
+    gradients: NDArray[Any],
 ) -> Finding:
-    library = engine.library
+    library = density_library.library
     alone = library.differentiated(model.flat_log_density)
     results = [alone(library.tensor(x)) for x in positions]
     one_by_one = (np.array([np.asarray(v) for v, _ in results]), np.stack([np.asarray(g) for _, g in results]))
@@ -247,10 +255,14 @@ def _distance(values: NDArray[Any], reference: NDArray[Any]) -> float:
 
 
 def _gradient(
-    model: Model, engine: Engine, positions: NDArray[Any], gradients: NDArray[Any], rng: np.random.Generator
+    model: Model,
+    density_library: DensityLibrary,
+    positions: NDArray[Any],
+    gradients: NDArray[Any],
+    rng: np.random.Generator,
 ) -> Finding:
     """Along random directions: central differences with two steps, whose difference shows how good they are."""
-    library = engine.library
+    library = density_library.library
     density = library.compiled(model.flat_log_density)
 
     def value(x: NDArray[Any]) -> float:
@@ -283,9 +295,9 @@ def _slope(value: Callable[[NDArray[Any]], float], x: NDArray[Any], direction: N
     return (value(x + step * direction) - value(x - step * direction)) / (2 * step)
 
 
-def _quantities(model: Model, engine: Engine, position: NDArray[Any]) -> Finding:
+def _quantities(model: Model, density_library: DensityLibrary, position: NDArray[Any]) -> Finding:
     try:
-        check_quantities(model, engine, position, whole=False)  # a run may leave some out
+        check_quantities(model, density_library, position, whole=False)  # a run may leave some out
     except ModelError as error:
         return Finding("functions of draws", False, str(error))
     return Finding("functions of draws", True, "traced, and their results fit")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.execution.runner import Counts, Runner
 from batchnuts.mcmc.kernel.chain_program import ChainResult, Record
-from batchnuts.mcmc.model.library_choice import Engine
+from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.model.natural_parameters import NaturalParameters, natural_parameters
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
@@ -25,7 +25,7 @@ from batchnuts.settings.schema import SettingsError
 
 
 def interim_analyses_of(
-    model: Model, engine: Engine, sampler: SamplerSettings, execution: ExecutionSettings
+    model: Model, density_library: DensityLibrary, sampler: SamplerSettings, execution: ExecutionSettings
 ) -> InterimAnalyses | None:
     """Those of a run with `sampler.until`, else None.
 
@@ -39,7 +39,7 @@ def interim_analyses_of(
             "null, or sampler.chains of at least 2"
         )
     key, names = "sampler.until.parameters", sampler.until.parameters
-    parameters = natural_parameters(model, engine, execution, sampler.seed, names, key)
+    parameters = natural_parameters(model, density_library, execution, sampler.seed, names, key)
     superchains = count_superchains(sampler)
     rule = StoppingRule(sampler.until, parameters.names, sampler.chain_count, superchains, parameters.may_be_constant)
     return InterimAnalyses(rule, parameters, sampler.draws)

@@ -107,6 +107,15 @@ class Progress:
         }
 
 
+class RunFailed(Exception):
+    """An error ended a run after its first draw. `cause` is that error, `draws` what was drawn before."""
+
+    def __init__(self, cause: Exception, draws: Draws) -> None:
+        super().__init__(f"{type(cause).__name__}: {cause}")
+        self.cause = cause
+        self.draws = draws
+
+
 @dataclass(frozen=True)
 class Arrangement:
     """How chains were executed: `chunks` of `chunk_lanes` each, on `shards` threads, by a schedule's policy if any."""
@@ -184,8 +193,8 @@ class Draws:
     utilization: float
     settings: SamplerSettings
     execution: ExecutionSettings
-    engine: str = ""
-    """Why `execution.backend` was taken; see `Engine.reason`."""
+    backend_reason: str = ""
+    """Why `execution.backend` was taken: the `reason` of a DensityLibrary."""
     chains_reason: str = ""
     """Why there are so many chains, where `sampler.chains` is auto; `settings` have the number."""
     arrangement: Arrangement | None = None
