@@ -21,6 +21,7 @@ from batchnuts.mcmc.storage.memory import MemoryStorage
 from batchnuts.mcmc.storage.row_blocks import RowBlocks
 from batchnuts.mcmc.storage.streamed import StreamedStorage
 from batchnuts.mcmc.storage.zarr_sink import ZarrSink
+from batchnuts.process import atomic
 
 MEMORY = "mcmc/test_memory_storage.py"
 OUTPUT = "mcmc/test_output.py"
@@ -147,7 +148,7 @@ def replaces_what_came_meanwhile(patch: pytest.MonkeyPatch) -> None:
 @killed_by("storage saving", f"{OUTPUT}::test_failed_write_leaves_nothing_and_names_the_cause")
 def leaves_half_a_file(patch: pytest.MonkeyPatch) -> None:
     """a write that failed leaves its temporary file"""
-    rewrite(patch, saving._save, "temporary.unlink(missing_ok=True)", "pass")
+    rewrite(patch, atomic.replacing, "temporary.unlink(missing_ok=True)", "pass")
 
 
 @killed_by("storage saving", f"{OUTPUT}::test_draws_go_to_the_first_folder_that_takes_them")
@@ -159,7 +160,7 @@ def replaces_elsewhere(patch: pytest.MonkeyPatch) -> None:
 @killed_by("storage saving", f"{OUTPUT}::test_the_file_has_the_permissions_of_an_ordinary_one")
 def for_the_owner_alone(patch: pytest.MonkeyPatch) -> None:
     """only its owner may read the file"""
-    rewrite(patch, saving._save, "os.fchmod(raw.fileno(), mode_of_new_file(target.parent))", "pass")
+    rewrite(patch, atomic.replacing, "0o600 if private else 0o666", "0o600")
 
 
 @killed_by("storage saving", f"{OUTPUT}::test_hdf5_reads_back_what_it_wrote_after_the_disk_filled_up")

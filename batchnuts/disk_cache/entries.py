@@ -23,6 +23,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from batchnuts.process.atomic import replacing
+
 FORMAT = b"batchnuts program 1\n"
 """The first bytes of an entry."""
 
@@ -87,19 +89,13 @@ class Entries:
         data = _header(key, content) + content
         if len(data) > self.most_bytes:
             return False
-        unfinished = None
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._is_ours():
                 return False
-            descriptor, unfinished = tempfile.mkstemp(suffix=_UNFINISHED, dir=self.folder)
-            with os.fdopen(descriptor, "wb") as file:
+            with replacing(self._path(key), suffix=_UNFINISHED, private=True) as file:
                 file.write(data)
-            os.replace(unfinished, self._path(key))
         except OSError:
-            if unfinished is not None:
-                with suppress(OSError):
-                    os.unlink(unfinished)
             return False
         with self._counting:
             self.tally.written += 1

@@ -7,11 +7,9 @@ written under a temporary name and renamed; where that fails, the draws go to an
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +17,7 @@ from batchnuts.files.groups import AnyGroup, Group
 from batchnuts.files.netcdf import plain, write_group
 from batchnuts.files.url import LONGEST_OUTPUT_NAME, as_path, long_name
 from batchnuts.files.url import OutputError as OutputError
+from batchnuts.process.atomic import replacing
 from batchnuts.settings.schema import shown
 
 OVERHEAD = 100_000
@@ -170,39 +169,19 @@ def reason_of(error: Exception) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def mode_of_new_file(folder: Path) -> int:
-    """The permissions of an ordinary new file in a folder. Raises OSError.
-
-    From one that is made and deleted: to ask for the process's umask is to set it, for a moment and for all threads,
-    and a folder may have rules of its own.
-    """
-    place = folder / f".batchnuts-{secrets.token_hex(8)}.tmp"
-    handle = os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-    try:
-        return stat.S_IMODE(os.fstat(handle).st_mode)
-    finally:
-        os.close(handle)
-        os.unlink(place)
-
-
 def _save(groups: Mapping[str, AnyGroup], target: Path, force: bool) -> Path:
     """Raises OSError. Gives the path at which the file is, which may be another than the target."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}-", suffix=".tmp")
-    temporary = Path(name)
-    try:
-        with open(handle, "w+b", buffering=0) as raw:
-            _write(groups, raw)
-            os.fchmod(raw.fileno(), mode_of_new_file(target.parent))
-            os.fsync(raw.fileno())
+    placed = [target]
+
+    def put(temporary: Path, path: Path) -> None:
         if force:
-            os.replace(temporary, target)
-            placed = target
+            os.replace(temporary, path)
         else:
-            placed = _place(temporary, target)
-        synchronize(target.parent)
-        return placed
-    finally:
-        temporary.unlink(missing_ok=True)
+            placed[:] = [_place(temporary, path)]
+
+    with replacing(target, durable=True, buffering=0, put=put) as raw:
+        _write(groups, raw)
+    return placed[0]
 
 
 def root_attributes(groups: Mapping[str, AnyGroup]) -> dict[str, Any]:
@@ -310,19 +289,6 @@ class _Disk:
 
     def flush(self) -> None:
         """The raw file has no buffer."""
-
-
-def synchronize(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk; folders only where the system can do that.
-
-    Raises OSError for a file that cannot be written.
-    """
-    with suppress(OSError) if path.is_dir() else nullcontext():
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _place(temporary: Path, target: Path) -> Path:

@@ -9,11 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.files.saving import synchronize
 from batchnuts.files.trees import Arrays, pack, unpack
+from batchnuts.process.atomic import replacing
 
 FORMAT = 3
 """The version of the format in which runs are saved; a reader of one version refuses all others."""
@@ -90,19 +87,8 @@ def _tree_of(path: Path, head: bytes, arrays: Arrays, types: Sequence[type]) -> 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], *, durable: bool = True) -> None:
     """Write arrays to a file that appears whole. durable: it is on the disk when this returns. Raises OSError."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    try:
-        with open(handle, "wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        os.replace(name, path)
-        if durable:
-            synchronize(path.parent)
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(name)
+    with replacing(path, suffix=".part", private=True, durable=durable) as file:
+        np.savez(file, allow_pickle=False, **arrays)
 
 
 def read_arrays(path: Path, expected: str) -> dict[str, NDArray[Any]]:

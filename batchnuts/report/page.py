@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from html import escape
 from pathlib import Path
 from string import Template
@@ -14,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.files.saving import OutputError, mode_of_new_file
+from batchnuts.files.saving import OutputError
 from batchnuts.files.url import OutputLocation, Url
 from batchnuts.mcmc.diagnostics.diagnose import COLUMNS
 from batchnuts.mcmc.diagnostics.verdict import made_by
 from batchnuts.mcmc.storage.stored_run import is_zarr
+from batchnuts.process.atomic import replacing
 from batchnuts.report import pictures
 from batchnuts.report.figures import Picture, require_matplotlib, with_own_ids
 from batchnuts.report.run_file import FinishedRun, next_steps, shortened
@@ -81,23 +80,15 @@ def render(run: FinishedRun) -> str:
 def write_page(run: FinishedRun, location: Path, *, force: bool = False) -> None:
     """Write the page: it appears whole or not at all. Raises OutputError, and PicturesNeedMatplotlib."""
     text = render(run)
-    temporary = None
     try:
         if not force and os.path.lexists(location):
             raise OutputError(f"{location} was created meanwhile and is not overwritten. Give --force to replace it.")
-        handle, temporary = tempfile.mkstemp(dir=location.parent, prefix=f".{location.name[:40]}-", suffix=".tmp")
-        with open(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-        os.chmod(temporary, mode_of_new_file(location.parent))
-        os.replace(temporary, location)
+        with replacing(location) as file:
+            file.write(text.encode("utf-8", errors="replace"))
     except OSError as error:
         raise OutputError(
             f"Cannot write {location}: {error.strerror or error}. The draws are in {run.path}."
         ) from error
-    finally:
-        if temporary is not None:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
 
 
 def _section(title: str, *content: str) -> str:

@@ -18,6 +18,7 @@ from batchnuts.disk_cache import entries as entries_module
 from batchnuts.disk_cache.entries import FORMAT, Entries
 from batchnuts.disk_cache.folder import current, entries_of, keeping
 from batchnuts.disk_cache.identity import binaries, digest_of, surroundings
+from batchnuts.process import atomic
 
 CONTENT = bytes(range(256)) * 4
 KEY, OTHER = digest_of("one"), digest_of("other")
@@ -94,7 +95,7 @@ def refuse(number: int) -> Callable[..., Any]:
     ("number", "place", "name"),
     [
         (errno.EROFS, Path, "mkdir"),
-        (errno.EACCES, entries_module.tempfile, "mkstemp"),
+        (errno.EACCES, atomic.os, "open"),
         (errno.ENOSPC, entries_module.os, "replace"),
         (errno.EIO, entries_module.os, "stat"),
     ],
@@ -121,7 +122,7 @@ def test_a_full_disk_leaves_no_part_of_a_file(kept: Entries, monkeypatch: pytest
 
         write = staticmethod(refuse(errno.ENOSPC))
 
-    monkeypatch.setattr(entries_module.os, "fdopen", lambda descriptor, mode: os.close(descriptor) or Full())
+    monkeypatch.setattr(atomic, "open", lambda handle, *_, **__: os.close(handle) or Full(), raising=False)
     assert not kept.put(KEY, CONTENT)
     assert list(kept.folder.iterdir()) == []
 

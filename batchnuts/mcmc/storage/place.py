@@ -16,8 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from batchnuts.files.saving import OutputError, reason_of, synchronize
+from batchnuts.files.saving import OutputError, reason_of
 from batchnuts.files.url import OutputLocation
+from batchnuts.process.atomic import replacing, synchronize
 
 METADATA = "zarr.json"
 
@@ -124,15 +125,8 @@ class LocalPlace(Place):
         """See Place."""
         path = self.path / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(temporary_name(path.name))
-        try:
-            with open(temporary, "wb") as file:
-                file.write(data)
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+        with replacing(path) as file:
+            file.write(data)
 
     def exists(self, key: str) -> bool:
         """See Place."""

@@ -21,12 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import map_leaves
-from batchnuts.files.saving import OutputError, reason_of, synchronize
+from batchnuts.files.saving import OutputError, reason_of
 from batchnuts.files.sealed_file import CheckpointError, read_arrays, write_arrays
 from batchnuts.mcmc.kernel.chain_program import Record
 from batchnuts.mcmc.statistics.chain_means import ChainMeans
 from batchnuts.mcmc.storage.logged import PART, LoggedStorage
 from batchnuts.mcmc.storage.row_blocks import RowBlock, RowBlocks
+from batchnuts.process.atomic import synchronize
 from batchnuts.process.freed_memory import give_back_freed
 
 BLOCK_BYTES = 32_000_000
