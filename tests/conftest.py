@@ -27,12 +27,15 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # likewise; never the user's own ca
 
 import examples  # noqa: F401  (hypothesis's profiles)
 import pytest
+import quick_tests  # first: it decides what can be imported
 from hypothesis import settings
 from slow_tests import SLOW_TESTS, is_in_part, parts_of
 
 import batchnuts
-import batchnuts.autobatch.language.libraries.jax  # XLA's options, before numpyro's first array: as in runs
 from batchnuts import sample
+
+if not quick_tests.ARE_ASKED:
+    import batchnuts.autobatch.language.libraries.jax  # XLA's options, before numpyro's first array: as in runs
 
 os.fsync = lambda descriptor: None
 """What tests write need not outlive a power cut, and disks take their time."""
@@ -71,6 +74,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--mutant", help="run the tests on this mutant of the library (mutants_table.py)")
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Of quick tests, only their files are imported."""
+    is_other = collection_path.suffix == ".py" and not quick_tests.is_in_quick_file(collection_path)
+    return True if quick_tests.ARE_ASKED and is_other else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in FIRST)
@@ -79,7 +88,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if found := SLOW_TESTS.lines_of(item.nodeid):
             item.add_marker(pytest.mark.slow)
             named.update(found)
-    if not (config.option.file_or_dir or config.option.lf):
+        if quick_tests.is_quick(item.nodeid, {mark.name for mark in item.iter_markers()}):
+            item.add_marker(pytest.mark.quick)
+    if not (config.option.file_or_dir or config.option.lf or quick_tests.ARE_ASKED):
         root = Path(__file__).parent
         collected = {item.path.relative_to(root).as_posix() for item in items}
         if unknown := SLOW_TESTS.unknown(named, collected, root):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import quick_tests
 from covered_by_others import branches_of, covered_by_others, seconds_of
 from slow_tests import is_in_part, parts_of, read_slow_tests
 
@@ -56,3 +57,20 @@ def test_commits_share_the_slow_tests() -> None:
         for name in names:
             assert sum(is_in_part(name, commit, parts) for commit in commits) == 100 / parts
         assert 1000 / parts / 2 < sum(is_in_part(name, commits[0], parts) for name in names) < 1000 / parts * 2
+
+
+def test_the_list_of_quick_tests_names_tests() -> None:
+    here = Path(__file__).parent
+    assert [file for file in quick_tests.FILES if not (here / file).is_file()] == []
+    for line in quick_tests.LEFT_OUT:
+        file, name = line.split("::")
+        assert file in quick_tests.FILES
+        assert f"def {name}(" in (here / file).read_text(encoding="utf-8"), line
+
+
+def test_what_is_quick() -> None:
+    assert quick_tests.is_quick("tests/compiler/test_errors.py::test_a[x]", set())
+    assert not quick_tests.is_quick("tests/compiler/test_errors.py::test_a[x-jax]", set())
+    assert not quick_tests.is_quick("tests/compiler/test_errors.py::test_a[x]", {"slow"})
+    assert not quick_tests.is_quick("tests/compiler/test_errors.py::test_unknown_options[option0]", set())
+    assert not quick_tests.is_quick("tests/bridges/test_pymc.py::test_a", set())
