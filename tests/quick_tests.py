@@ -1,8 +1,8 @@
 """`python -m pytest -m quick`: tests that need nothing but NumPy, in about a minute, to run while working.
 
 A test is quick if it is in the default suite and in a file of quick_tests.txt, but for those that name TensorFlow or
-JAX in their parameters, and those that the list leaves out. The array libraries cannot be imported then, so that nothing
-slow comes in unseen. Importing this module decides, and processes that pytest starts inherit it.
+JAX in their parameters, and those that the list leaves out. The array libraries cannot be imported then, so that
+nothing slow comes in unseen. Importing this module decides, and processes that pytest starts inherit it.
 """
 
 from __future__ import annotations
