@@ -216,8 +216,10 @@ def user_pages():
 
 
 @pytest.mark.parametrize("name", user_pages())
-def test_user_pages_are_short_and_begin_with_code(name):
-    lines = (DOCS / name).read_text(encoding="utf-8").splitlines()
+def test_user_pages_are_short_begin_with_code_and_name_no_decisions(name):
+    text = (DOCS / name).read_text(encoding="utf-8")
+    assert re.findall(r"\bdecisions?[\s/]+\d+", text, re.I) == [], "why something is as it is stands in docs/decisions/"
+    lines = text.splitlines()
     assert len(lines) <= 120
     first = next((i for i, line in enumerate(lines) if line.startswith("```")), len(lines))
     assert not any(line.startswith("## ") for line in lines[:first])
