@@ -127,8 +127,8 @@ class RunningStretch:
         """Whether the cluster is of no use any more."""
 
     def _go_on(self, saved: SavedChains) -> None:
-        totals = {"done": saved.done.copy(), "divergences": saved.divergences.copy()}
-        self.ends = map_leaves(np.array, saved.ends)._replace(**totals)
+        done, divergences = saved.done.copy(), saved.divergences.copy()
+        self.ends = map_leaves(np.array, saved.ends)._replace(done=done, divergences=divergences)
         if self.storage is not None:
             self.recorded = saved.recorded.copy()
             self.storage.resume(self.recorded)

@@ -13,7 +13,10 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
+
+Structure = TypeVar("Structure")
+"""Of arrays: see above."""
 
 
 @dataclass(frozen=True)
@@ -116,14 +119,15 @@ def hashable(value: Any) -> tuple[tuple[Any, ...], TreeDef]:
     return tuple(leaves), tree
 
 
-def map_leaves(function: Callable[..., Any], first: Any, *rest: Any) -> Any:
+def map_leaves(function: Callable[..., Any], first: Structure, *rest: Any) -> Structure:
     """`function` of corresponding leaves of equally shaped structures, in that structure."""
     leaves, tree = flatten(first)
     others = [flatten(structure) for structure in rest]
     for _, other in others:
         if other != tree:
             raise ValueError(f"structures differ: {tree} and {other}")
-    return unflatten(tree, [function(*group) for group in zip(leaves, *(other for other, _ in others))])
+    result: Structure = unflatten(tree, [function(*group) for group in zip(leaves, *(other for other, _ in others))])
+    return result
 
 
 def leaf_names(name: str, tree: TreeDef) -> list[str]:

@@ -70,7 +70,7 @@ def adapt(state: DualAveraging, acceptance_rate: Array, target: float) -> DualAv
 def adapt_if(adapting: Array, state: DualAveraging, acceptance_rate: Array, target: float) -> DualAveraging:
     """`adapt` where `adapting` holds, the state itself elsewhere."""
     changed = adapt(state, acceptance_rate, target)
-    return map_leaves(lambda new, old: ops.where(adapting, new, old), changed, state)  # type: ignore[no-any-return]
+    return map_leaves(lambda new, old: ops.where(adapting, new, old), changed, state)
 
 
 def make_first_step_size(value_and_gradient: Any, dtype: str, metric: Metric = DIAGONAL) -> BatchedFunction:
