@@ -173,7 +173,7 @@ def run(progress: Callable[[Progress], None] | None = None, *, how: Any = None, 
 def on_threads_once() -> tuple[Draws, Programs]:
     """A run without a cluster, and its programs, which others use again."""
     draws = run()
-    (programs,) = MODEL.__dict__["_programs"].values()
+    (programs,) = MODEL.cache.programs.values()
     return draws, programs
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -46,7 +47,7 @@ def pickled(model: Model) -> bytes:
     """The model with its functions and data; code of the user's own modules goes with it. Raises ClusterError."""
     import cloudpickle
 
-    fields = {name: value for name, value in vars(model).items() if name in Model.__dataclass_fields__}
+    fields = {f.name: getattr(model, f.name) for f in dataclasses.fields(Model) if f.init}
     registered = []
     for module in _users_modules():
         cloudpickle.register_pickle_by_value(module)

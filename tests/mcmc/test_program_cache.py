@@ -438,6 +438,6 @@ def test_nothing_of_the_last_run_is_kept_but_the_programs() -> None:
 def test_a_copy_of_a_model_has_programs_of_its_own() -> None:
     model = normal()
     run(model)
-    assert "_programs" in vars(model)
-    assert "_programs" not in vars(copy.copy(model))
+    assert model.cache.programs
+    assert not copy.copy(model).cache.programs
     assert_same(run(copy.copy(model)), run(model))

@@ -222,8 +222,7 @@ def _shorten() -> list[Programs | None]:
 
 
 def _kept_with(model: Model) -> dict[Shape, Programs]:
-    kept: dict[Shape, Programs] = model.__dict__.setdefault("_programs", {})
-    return kept
+    return model.cache.programs
 
 
 def _shape(sampler: SamplerSettings, execution: ExecutionSettings) -> Shape:

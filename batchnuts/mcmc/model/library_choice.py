@@ -41,13 +41,11 @@ def written_in(model: Model, position: NDArray[Any] | None = None) -> str | None
 
     position [dimension]: where to try it; otherwise at a random one.
     """
-    cache = model.__dict__
-    if "_written_in" not in cache:
+    if model.cache.library is None:
         if position is None:
             position = model.initial_positions(np.random.default_rng(0), 1)[0]
-        cache["_written_in"] = _found_out(model, position)
-    library: str | None = cache["_written_in"]
-    return library
+        model.cache.library = (_found_out(model, position),)
+    return model.cache.library[0]
 
 
 def density_library_of(model: Model, position: NDArray[Any] | None = None) -> DensityLibrary:

@@ -15,6 +15,7 @@ from batchnuts.autobatch import ops
 from batchnuts.autobatch.machine import library_of
 from batchnuts.mcmc.model.failures import ends_nothing
 from batchnuts.mcmc.model.findings import ModelCheck
+from batchnuts.mcmc.model.model_cache import ModelCache
 from batchnuts.mcmc.model.parameters import Parameter, declared_variables
 from batchnuts.mcmc.model.supports import SupportError
 from batchnuts.mcmc.model.variables import (
@@ -115,6 +116,8 @@ class Model:
     coords: Labels = field(default_factory=dict)
     library: Literal["jax", "tensorflow"] | None = None
 
+    cache: ModelCache = field(default_factory=ModelCache, init=False, repr=False, compare=False)
+
     def __post_init__(self) -> None:
         if not callable(self.log_density):
             raise ModelError(
@@ -175,8 +178,10 @@ class Model:
             check_axes(owner, self.variables, self.dims, self.coords)
 
     def __getstate__(self) -> dict[str, Any]:
-        # compiled programs (mcmc/execution/program_cache.py) and traces (quantities.py) are not part of a model
-        return {name: value for name, value in self.__dict__.items() if name not in ("_programs", "_traced")}
+        return {name: value for name, value in self.__dict__.items() if name != "cache"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, cache=ModelCache())
 
     @classmethod
     def from_function(

@@ -112,7 +112,7 @@ def check_quantities(
                 f"Model {model.name!r}: its function prior gives arrays of shapes {trace.shapes}; expected {expected}."
             )
     has_identity = any(trace.identity is not None for trace in traced.values())
-    model.__dict__["_traced"] = _TraceCache(density_library.backend, _reached_by(model) if has_identity else {}, traced)
+    model.cache.traces = _TraceCache(density_library.backend, _reached_by(model) if has_identity else {}, traced)
 
 
 def generated_shapes(model: Model, density_library: DensityLibrary) -> dict[str, tuple[int, ...]]:
@@ -424,7 +424,7 @@ def _traced(model: Model, density_library: DensityLibrary, name: str, *inputs: N
 
 def _cached_or_traced(model: Model, density_library: DensityLibrary, name: str, *inputs: NDArray[Any]) -> Traced:
     """The same, from the last check of the model if what its functions reach is as it was."""
-    cache: _TraceCache | None = model.__dict__.get("_traced")
+    cache: _TraceCache | None = model.cache.traces
     if cache is not None and cache.backend == density_library.backend:
         traced = cache.traced.get((name, _types(*inputs)))
         if traced is not None and (traced.again is None or cache.reached == _reached_by(model)):
