@@ -269,6 +269,16 @@ def test_one_of_something_is_in_the_singular(chains, said):
     assert chains == 1 or "R-hat < 1.01 on the one coefficient: " in found.verdict()
 
 
+def test_numbers_whose_squares_overflow_are_ranked_like_others():
+    """Without a warning of NumPy's. Ranks know nothing of size; the standard deviation is not known."""
+    rng = np.random.default_rng(0)
+    logarithms = rng.uniform(-3, 220, size=(64, 50, 1))
+    wide, narrow = (diagnose(draws, ["x"]) for draws in (10.0**logarithms, logarithms))
+    for name in ("r_hat", "ess_bulk", "ess_tail"):
+        np.testing.assert_allclose(wide.columns[name], narrow.columns[name])
+    assert not np.isfinite(wide.columns["sd"]).any()
+
+
 def test_unusable_draws_are_refused():
     with pytest.raises(DiagnosticsError, match=r"expected \[chains, draws, 2\]"):
         diagnose(np.zeros((4, 10, 3)), names(2))

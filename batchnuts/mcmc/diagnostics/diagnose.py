@@ -427,6 +427,7 @@ def _in_parts(
     threads, per_thread, width = _portions(chains, draws, count, max(block.dtype.itemsize for block in blocks))
     scores = functools.cache(NormalScores)
 
+    @np.errstate(over="ignore", invalid="ignore")  # squares of numbers above 1e150: their mean and sd are not known
     def reduce_part(values: NDArray[Any]) -> Any:
         reduced = reduce_draws(values, wanted, scores)
         if not reduced.finite.all():

@@ -77,6 +77,7 @@ class Reduced:
         return result
 
 
+@np.errstate(over="ignore", invalid="ignore")  # of numbers whose squares overflow: then moments are not finite
 def reduce_draws(values: NDArray[Any], wanted: Collection[str], scores: Scores = NormalScores) -> Reduced:
     """Reduce draws [coefficients, chains, draws], C-contiguous float32 or float64.
 
