@@ -303,13 +303,13 @@ class StateArrays:
         self.backend = backend
 
     def asarray(self, value: Any, dtype: str) -> Array:
-        """As the backend's; the array is the state's own."""
+        """An array of a value, which is the state's own."""
         if math.prod(np.shape(value)) < self.backend.on_host:
             return np.array(value, dtype)
         return self.backend.asarray(value, dtype)
 
     def full(self, shape: Sequence[int], value: Any, dtype: str) -> Array:
-        """As the backend's."""
+        """An array with the same value everywhere."""
         if math.prod(shape) < self.backend.on_host:
             return np.full(shape, value, dtype) if value else np.zeros(shape, dtype)
         return self.backend.full(shape, value, dtype)

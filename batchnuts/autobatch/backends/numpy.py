@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from batchnuts.autobatch.backends.abstract import (
     OTHER,
@@ -19,6 +20,7 @@ from batchnuts.autobatch.backends.abstract import (
     without_lanes,
 )
 from batchnuts.autobatch.backends.backend import (
+    Backend,
     CompiledMachine,
     Interpreted,
     MachineFunction,
@@ -35,7 +37,7 @@ from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.passes.infer_types import AbstractResult
 
 
-class NumpyBackend:
+class NumpyBackend(Backend):
     """The `Backend` of NumPy arrays; its only mode is eager, its style gather unless masking is asked for."""
 
     name = "numpy"
@@ -47,6 +49,7 @@ class NumpyBackend:
 
     # ---- type inference ---------------------------------------------------------------------------------------
 
+    @override
     def evaluate(self, function: Primitive, arguments: tuple[Any, ...]) -> tuple[AbstractResult, ...]:
         """NumPy cannot trace, so the function runs on stand-in values: two sets of them, or those that it accepts.
 
@@ -97,51 +100,54 @@ class NumpyBackend:
 
     # ---- arrays -----------------------------------------------------------------------------------------------
 
+    @override
     def asarray(self, value: Any, dtype: str) -> Any:
-        """See Backend."""
         return np.array(value, dtype)
 
+    @override
     def to_numpy(self, array: Any) -> np.ndarray:
-        """See Backend."""
         return np.asarray(array)
 
+    @override
     def full(self, shape: Sequence[int], value: Any, dtype: str) -> Any:
-        """See Backend."""
         return np.full(tuple(shape), value, dtype)
 
+    @override
     def cast(self, array: Any, dtype: str) -> Any:
-        """See Backend."""
         return np.asarray(array).astype(dtype)
 
+    @override
     def where(self, mask: Any, new: Any, old: Any) -> Any:
-        """See Backend."""
         rank = max(np.ndim(new), np.ndim(old))
         return np.where(np.reshape(mask, mask.shape + (1,) * (rank - 1)), new, old)
 
+    @override
     def count(self, mask: Any) -> Any:
-        """See Backend."""
         return mask.sum(dtype="int64")
 
+    @override
     def take_rows(self, memory: Any, rows: Any) -> Any:
-        """See Backend."""
         return memory[rows]
 
+    @override
     def put_rows(self, memory: Any, rows: Any, values: Any) -> Any:
-        """See Backend: in place."""
+        # in place
         memory[rows] = values
         return memory
 
+    @override
     def write_rows(self, buffers: Any, mask: Any, rows: Any, values: Any) -> Any:
-        """See Backend."""
         buffers = buffers.copy()
         buffers[np.flatnonzero(mask), rows[mask]] = values[mask]
         return buffers
 
+    @override
     def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
-        """See Backend: NumPy cannot look into a function."""
+        # NumPy cannot look into a function
+        return None
 
+    @override
     def rows_to_compute(self, mask: Any) -> Any:
-        """See Backend."""
         active = np.flatnonzero(mask)
         if self.style == "gather" or not len(active):
             return active
@@ -149,10 +155,11 @@ class NumpyBackend:
 
     # ---- programs ---------------------------------------------------------------------------------------------
 
+    @override
     def vectorize(
         self, function: Callable[..., tuple[Any, ...]], inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
     ) -> RowFunction:
-        """See Backend: a loop over the rows."""
+        # a loop over the rows
 
         def over_rows(*values: Any) -> tuple[np.ndarray, ...]:
             count = len(values[0])
@@ -165,9 +172,8 @@ class NumpyBackend:
 
         return over_rows
 
+    @override
     def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
-        """See Backend."""
-
         def over_rows(*values: Any) -> tuple[np.ndarray, ...]:
             count = len(values[0])
             results = zip(primitive.call(*values), outputs)
@@ -175,20 +181,24 @@ class NumpyBackend:
 
         return over_rows
 
+    @override
     def as_one_op(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """See Backend: the function itself."""
+        # the function itself
         return function
 
+    @override
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """See Backend: nothing to do."""
+        # nothing to do
         return function
 
+    @override
     def compile_machine(self, function: MachineFunction, plain: bool) -> CompiledMachine:
-        """See Backend: nothing to do."""
+        # nothing to do
         return Interpreted(function)
 
+    @override
     def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
-        """See Backend: a host loop, on its own copy of what `put_rows` changes."""
+        # a host loop, on its own copy of what `put_rows` changes
         state = {name: a if name.startswith("value:") else a.copy() for name, a in state.items()}
         return sweep_on_host(self, plan, state, budget, leave_at)
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from typing_extensions import override
 
 from batchnuts.autobatch.backends.abstract import (
     TRACED_LANES,
@@ -21,9 +22,11 @@ from batchnuts.autobatch.backends.abstract import (
 )
 from batchnuts.autobatch.backends.backend import (
     Array,
+    Backend,
     BlockStep,
     CompiledMachine,
     Interpreted,
+    LaneCounts,
     MachineFunction,
     PartFunction,
     RowFunction,
@@ -48,7 +51,7 @@ LONGEST_SUM = 32
 """Rows that XLA's compiler for processors sums in one plain loop."""
 
 
-class JaxBackend:
+class JaxBackend(Backend, LaneCounts):
     """The `Backend` of JAX arrays.
 
     xla compiles the machine's whole loop; eager drives it from Python, with one compiled function for each region.
@@ -73,6 +76,7 @@ class JaxBackend:
 
     # ---- type inference ---------------------------------------------------------------------------------------
 
+    @override
     @with_64_bits
     def evaluate(self, function: Primitive, arguments: tuple[Any, ...]) -> tuple[AbstractResult, ...]:
         """Trace the function once; the jaxpr gives types, what is passed on unchanged, and what is used."""
@@ -105,59 +109,60 @@ class JaxBackend:
 
     # ---- arrays -----------------------------------------------------------------------------------------------
 
+    @override
     @with_64_bits
     def asarray(self, value: Any, dtype: str) -> Array:
-        """See Backend."""
         return lax.convert_element_type(value, dtype) if isinstance(value, jax.Array) else np.array(value, dtype)
 
+    @override
     def to_numpy(self, array: Any) -> np.ndarray:
-        """See Backend."""
         return np.asarray(array)
 
+    @override
     def full(self, shape: Sequence[int], value: Any, dtype: str) -> Array:
-        """See Backend."""
         return np.full(tuple(shape), value, dtype) if value else np.zeros(tuple(shape), dtype)
 
+    @override
     @with_64_bits
     def cast(self, array: Any, dtype: str) -> Array:
-        """See Backend."""
         return LIBRARY.cast(array, dtype)
 
+    @override
     @with_64_bits
     def where(self, mask: Any, new: Any, old: Any) -> Array:
-        """See Backend."""
         rank = max(len(new.shape), len(old.shape))
         return LIBRARY.where(mask.reshape((mask.shape[0],) + (1,) * (rank - 1)), new, old)
 
+    @override
     @with_64_bits
     def count(self, mask: Any) -> Array:
-        """See Backend."""
         return lax.convert_element_type(_sum_of_rows(lax.convert_element_type(mask, "int32")), "int64")
 
+    @override
     @with_64_bits
     def largest(self, values: Any, mask: Any) -> Array:
-        """See dispatch.Reductions."""
         return jnp.max(jnp.where(mask, values, 0))
 
+    @override
     def waiting(self, pc: Any, halted: int) -> Array:
-        """int64 [halted + 1]: how many lanes are at each pc."""
-        places = np.arange(halted + 1, dtype="int32")
-        there = lax.eq(*jnp.broadcast_arrays(pc[:, None], places))
-        return lax.convert_element_type(_sum_of_rows(lax.convert_element_type(there, "int32")), "int64")
+        indices = np.arange(halted + 1, dtype="int32")
+        is_at = lax.eq(*jnp.broadcast_arrays(pc[:, None], indices))
+        return lax.convert_element_type(_sum_of_rows(lax.convert_element_type(is_at, "int32")), "int64")
 
+    @override
     @with_64_bits
     def take_rows(self, memory: Any, rows: Any) -> Array:
-        """See Backend."""
         return jnp.asarray(memory).at[rows].get(mode="promise_in_bounds")
 
+    @override
     @with_64_bits
     def put_rows(self, memory: Any, rows: Any, values: Any) -> Array:
-        """See Backend."""
         return jnp.asarray(memory).at[rows].set(values, mode="promise_in_bounds", unique_indices=True)
 
+    @override
     @with_64_bits
     def write_rows(self, buffers: Any, mask: Any, rows: Any, values: Any) -> Array:
-        """See Backend: by a scatter; lanes that do not write get an index outside the buffers, which drops the row."""
+        # by a scatter; lanes that do not write get an index outside the buffers, which drops the row
         count, size = buffers.shape[0], buffers.shape[1]
         flat = jnp.reshape(jnp.asarray(buffers), (count * size, *buffers.shape[2:]))
         lanes = np.arange(count, dtype="int32")
@@ -165,60 +170,59 @@ class JaxBackend:
         slots = LIBRARY.where(mask, inside, np.int32(count * size) + lanes)
         return jnp.reshape(flat.at[slots].set(values, mode="drop", unique_indices=True), buffers.shape)
 
+    @override
     @with_64_bits
     def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
-        """See Backend: by tracing it. In mode eager the cost of a dispatch is that of starting its functions."""
-        if self.mode != "xla":
+        if self.mode != "xla":  # the cost of a dispatch is that of starting its functions
             return None
         return Work() if function is COPY else primitive_work(function, inputs)
 
+    @override
     def rows_to_compute(self, mask: Any) -> None:
-        """See Backend: all."""
+        return None  # all of them
 
     # ---- programs ---------------------------------------------------------------------------------------------
 
+    @override
     def vectorize(
         self, function: Callable[..., tuple[Any, ...]], inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
     ) -> RowFunction:
-        """See Backend."""
-
         def one_lane(*values: Any) -> tuple[Array, ...]:
             return tuple(_as_type(result, type_) for result, type_ in zip(function(*values), outputs))
 
         return with_64_bits(vectorized(one_lane))
 
+    @override
     def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
-        """See Backend."""
-
         def over_rows(*values: Any) -> tuple[Array, ...]:
             return tuple(_as_type(result, type_) for result, type_ in zip(primitive.call(*values), outputs))
 
         return with_64_bits(over_rows)
 
+    @override
     def as_one_op(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """See Backend: compiled in mode eager; the other one compiles more than that at once."""
+        # compiled in mode eager; the other one compiles more than that at once
         return with_64_bits(jax.jit(function)) if self.mode == "eager" else function
 
+    @override
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """See Backend."""
         if self.mode == "eager":
             return with_64_bits(function)
         if isinstance(function, PartFunction):
             return with_64_bits(Jitted(function.run, by=_of_part(function)))
         return with_64_bits(Jitted(function))
 
+    @override
     def compile_machine(self, function: MachineFunction, plain: bool) -> CompiledMachine:
-        """See Backend."""
         if self.mode == "eager":
             return Interpreted(with_64_bits(function))
         return JitMachine(function)
 
+    @override
     def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
-        """See Backend: a host loop in eager mode, else one `lax.while_loop`.
-
-        Each block sits in a loop of its own of zero or one trip that carries only what the block changes: unlike a
-        conditional, that makes XLA copy neither stacks nor buffers. What no block changes is not carried at all.
-        """
+        # A host loop in eager mode, else one `lax.while_loop`.
+        # Each block sits in a loop of its own of zero or one trip that carries only what the block changes: unlike a
+        # conditional, that makes XLA copy neither stacks nor buffers. What no block changes is not carried at all.
         if self.mode == "eager":
             return sweep_on_host(self, plan, state, budget, leave_at)
 

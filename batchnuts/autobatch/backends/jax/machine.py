@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+from typing_extensions import override
 
-from batchnuts.autobatch.backends.backend import Array, MachineFunction, State
+from batchnuts.autobatch.backends.backend import Array, CompiledMachine, MachineFunction, State
 from batchnuts.autobatch.language.libraries.jax import enable_x64
 from batchnuts.autobatch.language.libraries.jax_programs import compiled, found, load
 from batchnuts.disk_cache.entries import Entries
@@ -68,22 +69,22 @@ class _Program:
             return self.compiled
 
 
-class JitMachine:
+class JitMachine(CompiledMachine):
     """The `CompiledMachine` of `jax.jit`; 64-bit dtypes are on inside. A call returns when the result is there."""
 
     def __init__(self, function: MachineFunction) -> None:
         self._function = function
         self._programs: dict[Any, _Program] = {}
 
+    @override
     def __call__(self, state: State, *scalars: Array) -> tuple[State, Array]:
-        """See CompiledMachine."""
         with enable_x64():
             after, taken = self._program(state, scalars).ready()(state, *scalars)
         taken.block_until_ready()
         return after, taken
 
+    @override
     def trace(self, state: State, *scalars: Array) -> None:
-        """See CompiledMachine."""
         self._program(state, scalars)
 
     def compiled_text(self, state: State, *scalars: Array) -> str:

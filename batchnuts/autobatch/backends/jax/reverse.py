@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from typing_extensions import override
 
 from batchnuts.autobatch.backends.backend import BlockStep, State, SweepPlan
 from batchnuts.autobatch.backends.jax.backend import JaxBackend
@@ -30,8 +31,9 @@ class BoundedJaxBackend(JaxBackend):
         super().__init__("xla")
         self.max_sweeps = max_sweeps
 
+    @override
     def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
-        """See Backend; the budget is ours, not the caller's."""
+        # the budget is ours, not the caller's
 
         def lives(touched: State) -> Any:
             return self.count(touched["pc"] < plan.halted) > leave_at

@@ -27,7 +27,7 @@ MIN_FREE_BYTES = 1 << 30
 
 
 def use_own_threads(shards: int) -> bool:
-    """See `machine.use_own_threads`: the processor is divided into devices of one thread each."""
+    """Divide the processor into devices of one thread each; returns whether it is so divided now."""
     import_tensorflow()
     import tensorflow as tf
 
@@ -51,7 +51,7 @@ def use_own_threads(shards: int) -> bool:
 
 
 def prepare_disk_cache() -> None:
-    """See `machine.prepare_disk_cache`: TensorFlow's first search for devices, with a flag for where to keep programs.
+    """Have TensorFlow search for devices for the first time, with a flag for where to keep programs.
 
     The flag is not set where there is little room, since TensorFlow fails if it cannot store a program, or where the
     user's own flags set it. If TensorFlow has looked before, it keeps none.
