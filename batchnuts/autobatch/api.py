@@ -59,7 +59,7 @@ EXECUTORS = ("virtual_machine", "stackless", "unbatched", "reference")
 
 @dataclass(frozen=True)
 class _Options:
-    """How a call is to run; see `BatchedFunction.run`. Raises OptionError for unknown options."""
+    """How a call is to run: the options of `BatchedFunction.run`. Raises OptionError for unknown ones."""
 
     executor: str = "virtual_machine"
     backend: str | Backend = "tensorflow"

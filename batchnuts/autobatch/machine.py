@@ -117,7 +117,7 @@ class LaneProgram:
 
     @property
     def costly_work(self) -> float:
-        """Multiplications and elements that the costly primitives compute for one lane; see `Costs`."""
+        """Multiplications and elements that the costly primitives compute for one lane, all of them once."""
         return self._costs.costly
 
     @cached_property

@@ -134,7 +134,7 @@ def run_checked(
     observe: Observer | None = None,
     identity: Identity | None = None,
 ) -> tuple[np.ndarray, ...]:
-    """As `execute`, of a program that was checked when it was compiled.
+    """Run a program that was checked when it was compiled, without the checks of `execute`.
 
     block_code_cache: a dictionary kept between runs of a program, so that blocks are made ready once and compiled
         once for a number of lanes; None for none. max_stack_depth: how deep calls may nest (None: 65,536).

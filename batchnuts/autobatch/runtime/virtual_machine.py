@@ -192,7 +192,7 @@ class VirtualMachine(ResumableMachine):
         return self.counted_advance(state, budget, leave_at)[0]
 
     def counted_advance(self, state: State, sweeps: int, leave_at: int = 0) -> tuple[State, Array]:
-        """As `advance`, with how many sweeps were made."""
+        """The state after up to `sweeps` sweeps, and how many were made."""
         changed, taken = self._advance(state, *self._scalars(sweeps, leave_at))
         return {**state, **changed}, taken
 
