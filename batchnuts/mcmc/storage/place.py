@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from batchnuts.files.saving import OutputError, reason_of
 from batchnuts.files.url import OutputLocation
 from batchnuts.process.atomic import replacing, synchronize
@@ -114,33 +116,33 @@ class LocalPlace(Place):
         self.location = self.path = path
         self.state = path / STATE
 
+    @override
     def read(self, key: str) -> bytes | None:
-        """See Place."""
         try:
             return (self.path / key).read_bytes()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
 
+    @override
     def put(self, key: str, data: Any) -> None:
-        """See Place."""
         path = self.path / key
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(data)
 
+    @override
     def exists(self, key: str) -> bool:
-        """See Place."""
         return (self.path / key).exists()
 
+    @override
     def keys(self, prefix: str) -> list[str]:
-        """See Place."""
         return [path.relative_to(self.path).as_posix() for path in self._files(prefix) if not is_temporary(path.name)]
 
     def _files(self, prefix: str) -> Iterator[Path]:
         return (path for path in (self.path / prefix).rglob("*") if path.is_file())
 
+    @override
     def delete(self, keys: Iterable[str], *, folders: bool = False) -> None:
-        """See Place."""
         parents = set()
         for key in keys:
             path = self.path / key
@@ -151,38 +153,39 @@ class LocalPlace(Place):
             with suppress(OSError):  # others are in it
                 (self.path / parent).rmdir()
 
+    @override
     def remove(self, prefix: str) -> None:
-        """See Place."""
         shutil.rmtree(self.path / prefix, ignore_errors=True)
 
+    @override
     def folders(self) -> list[str]:
-        """See Place."""
         return [path.name for path in self.path.iterdir() if path.is_dir()]
 
+    @override
     def sweep(self) -> None:
-        """See Place."""
         for path in list(self._files("")):
             if is_temporary(path.name):
                 path.unlink(missing_ok=True)
 
+    @override
     def sync(self, keys: Collection[str]) -> None:
-        """See Place."""
         paths = [self.path / key for key in keys]
         for path in (*paths, *{path.parent for path in paths}):
             if path.exists():  # a group may have been taken out
                 synchronize(path)
 
+    @override
     def make(self) -> None:
-        """See Place."""
         self.path.mkdir()
         self.state.mkdir()
 
+    @override
     def is_own(self) -> bool:
-        """See Place: its state is in it."""
-        return self.state.exists()
+        return self.state.exists()  # it is in the store
 
+    @override
     def remove_store(self) -> None:
-        """See Place. A file is deleted, too."""
+        """Deletes a file that is there, too."""
         path = self.path
         if not os.path.lexists(path):
             return
@@ -199,8 +202,8 @@ class LocalPlace(Place):
         else:
             path.unlink()
 
+    @override
     def discard(self) -> None:
-        """See Place."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 

@@ -147,15 +147,15 @@ class LocalChunkStore(ChunkStore):
     def get_sync(
         self, key: str, *, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """See zarr's SupportsGetSync."""
+        """Read a key, as zarr's SupportsGetSync asks for."""
         return self._read(key, prototype, byte_range)
 
     def set_sync(self, key: str, value: Buffer) -> None:
-        """See zarr's SupportsSetSync."""
+        """Write a key, as zarr's SupportsSetSync asks for."""
         self._write(key, value)
 
     def delete_sync(self, key: str) -> None:
-        """See zarr's SupportsDeleteSync."""
+        """Delete a key, as zarr's SupportsDeleteSync asks for."""
         self.place.delete([key])
 
 

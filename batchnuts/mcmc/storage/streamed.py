@@ -19,12 +19,14 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.files.saving import OutputError, reason_of
 from batchnuts.files.sealed_file import CheckpointError, read_arrays, write_arrays
 from batchnuts.mcmc.kernel.chain_program import Record
 from batchnuts.mcmc.statistics.chain_means import ChainMeans
+from batchnuts.mcmc.storage.contract import Storage
 from batchnuts.mcmc.storage.logged import PART, LoggedStorage
 from batchnuts.mcmc.storage.row_blocks import RowBlock, RowBlocks
 from batchnuts.process.atomic import synchronize
@@ -77,8 +79,9 @@ def rows_of_block(like: Record, chains: int, transitions: int, multiple: int = 1
     return -(-rows // multiple) * multiple
 
 
-class StreamedStorage:
-    """See Storage. rows: of a block. folder: for blocks that do not fit into memory, and for what `flush` saves.
+class StreamedStorage(Storage):
+    """A Storage that passes blocks on to a sink. rows: of a block. folder: for blocks that do not fit into memory, and
+    for what `flush` saves.
 
     remember: whether all records are kept in memory besides, for `first`. room: for that, see MakeStorage.
     """
@@ -133,6 +136,7 @@ class StreamedStorage:
 
     # ---- chunks' threads ---------------------------------------------------------------------------------------------
 
+    @override
     def record(
         self,
         chains: NDArray[np.int64],
@@ -141,8 +145,8 @@ class StreamedStorage:
         last: NDArray[np.int64],
         records: Record,
     ) -> None:
-        """See Storage. Waits while the queue is full; raises what the writer has failed with, and OutputError where a
-        block cannot be written to a file."""
+        """Waits while the queue is full; raises what the writer has failed with, and OutputError where a block cannot
+        be written to a file."""
         if self.memory is not None:
             self.memory.record(chains, lanes, first, last, records)
         try:
@@ -258,11 +262,10 @@ class StreamedStorage:
             self.changed.notify_all()
         self.thread.join()
 
+    @override
     def flush(self) -> None:
-        """See Storage. What is in incomplete blocks is saved too, in files of their own.
-
-        Those of the flush before this one stay, since what is to be resumed may still refer to it.
-        """
+        # what is in incomplete blocks is saved too, in files of their own; those of the flush before this one stay,
+        # since what is to be resumed may still refer to it
         self.drain()
         self.sink.sync()
         with self.changed:
@@ -290,8 +293,9 @@ class StreamedStorage:
         """Numbers of what flushes have saved, in order."""
         return sorted(int(path.name.split("-")[1]) for path in self.folder.glob("saved-*"))
 
+    @override
     def resume(self, recorded: NDArray[np.int64]) -> None:
-        """See Storage. Raises CheckpointError where no flush has left this, or what it left is damaged."""
+        """Raises CheckpointError where no flush has left this, or what it left is damaged."""
         for number in reversed(self._saved()):
             folder = self.folder / f"saved-{number}"
             state = read_arrays(folder / "state.npz", PART)
@@ -309,14 +313,16 @@ class StreamedStorage:
             return
         raise CheckpointError(f"{self.folder} does not have the draws that the checkpoint names.")
 
+    @override
     def first(self, transitions: int) -> Record:
-        """See Storage: where all records are in memory besides."""
+        """Raises RuntimeError unless all records are kept in memory besides."""
         if self.memory is None:
             raise RuntimeError("records that were written are not read back")
         return self.memory.first(transitions)
 
+    @override
     def finalize(self) -> Record:
-        """See Storage: no records, arrays [chains, 0, ...]; they are where the sink has written them."""
+        """Gives no records, arrays [chains, 0, ...]: they are where the sink has written them."""
         self.drain()
         nothing: Record = map_leaves(lambda a: np.zeros((self.chains, 0, *a.shape[2:]), a.dtype), self.like)
         return nothing

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from typing_extensions import override
+
 from batchnuts.files.saving import OutputError
 from batchnuts.files.sealed_file import CheckpointError
 from batchnuts.files.url import OutputLocation, Url, folder_of
@@ -88,20 +90,20 @@ class UrlPlace(Place):
 
     # ---- what is there -----------------------------------------------------------------------------------------------
 
+    @override
     def read(self, key: str) -> bytes | None:
-        """See Place."""
         with self._in_words():
             try:
                 return bytes(self.files.cat_file(self._at(key)))
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
                 return None
 
+    @override
     def exists(self, key: str) -> bool:
-        """See Place."""
         return self.read(key) is not None
 
+    @override
     def keys(self, prefix: str) -> list[str]:
-        """See Place."""
         with self._in_words():
             self.files.invalidate_cache()
             try:
@@ -129,15 +131,15 @@ class UrlPlace(Place):
                 return []
             return found
 
+    @override
     def folders(self) -> list[str]:
-        """See Place."""
         found = [self._key(one["name"].rstrip("/")) for one in self._listed() if one["type"] == "directory"]
         return [name for name in found if name and "/" not in name]
 
     # ---- what is put and deleted -------------------------------------------------------------------------------------
 
+    @override
     def put(self, key: str, data: Any) -> None:
-        """See Place."""
         with self._in_words():
             path = self._at(key)
             if not self.renames:
@@ -156,12 +158,12 @@ class UrlPlace(Place):
                     self.files.rm_file(temporary)
                 raise
 
+    @override
     def put_all(self, items: Mapping[str, bytes]) -> None:
-        """See Place."""
         self._all([partial(self.put, key, data) for key, data in items.items()])
 
+    @override
     def delete(self, keys: Iterable[str], *, folders: bool = False) -> None:
-        """See Place."""
         paths = [self._at(key) for key in keys]
         plain = [path for path in paths if not any(mark in path for mark in "*?[")]  # others would be patterns
         if len(plain) < 2:
@@ -179,8 +181,8 @@ class UrlPlace(Place):
         with self._in_words(), suppress(FileNotFoundError):
             self.files.rm_file(path)
 
+    @override
     def remove(self, prefix: str) -> None:
-        """See Place."""
         self.delete(self.keys(prefix))
         if self.renames:  # there are folders, which are empty now
             with suppress(Exception):
@@ -197,8 +199,8 @@ class UrlPlace(Place):
         wait(under_way)  # nothing is put any longer when one has failed
         return [one.result() for one in under_way]
 
+    @override
     def sweep(self) -> None:
-        """See Place."""
         if not self.renames:
             return
         with self._in_words():
@@ -206,8 +208,9 @@ class UrlPlace(Place):
             left = [path for path in self.files.find(self.path) if is_temporary(path.rpartition("/")[2])]
         self._all([partial(self._delete_one, path) for path in left])
 
+    @override
     def sync(self, keys: Collection[str]) -> None:
-        """See Place."""
+        """Do nothing: what is put under a URL is durable."""
 
     # ---- whose store it is -------------------------------------------------------------------------------------------
 
@@ -227,8 +230,9 @@ class UrlPlace(Place):
         begun = names == {STATE} and all(key.startswith(OF_A_RUN) for key in self.keys(STATE))
         return "nothing" if not names else "run" if begun else "files are there, and no Zarr store"
 
+    @override
     def make(self) -> None:
-        """See Place. Of two processes at the same time one gets it, where the protocol can do that."""
+        # of two processes at the same time one gets it, where the protocol can do that
         if self.what_is_there() != "nothing":
             raise FileExistsError(f"{self.location} exists")
         name = uuid.uuid4().hex
@@ -247,8 +251,9 @@ class UrlPlace(Place):
             except Exception:  # many have no such mode, each in its own words: it is put as all else is
                 self.put(CLAIM, name.encode())
 
+    @override
     def is_own(self) -> bool:
-        """See Place. Raises CheckpointError where another process has written there since."""
+        """Raises CheckpointError where another process has written there since."""
         claim = self.state / "claim"
         if not claim.exists():
             return False
@@ -262,8 +267,9 @@ class UrlPlace(Place):
             "Begin again, with another output.path or with --force."
         )
 
+    @override
     def remove_store(self) -> None:
-        """See Place. The metadata go first, the root's last of all, so that what is begun can be ended."""
+        # the metadata go first, the root's last of all, so that what is begun can be ended
         what = self.what_is_there()
         if what == "nothing":
             return
@@ -279,13 +285,14 @@ class UrlPlace(Place):
         if self.renames:
             self.remove("")
 
+    @override
     def discard(self) -> None:
-        """See Place."""
         self.remove_store()
         self.forget_state()
 
+    @override
     def forget_state(self) -> None:
-        """See Place. Where there is no checkpoint, its folder goes too."""
+        # where there is no checkpoint, its folder goes too
         super().forget_state()
         with suppress(Exception):
             self.state.parent.rmdir()

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import zarr
+from typing_extensions import override
 from zarr.abc.store import Store
 from zarr.storage import MemoryStore
 
@@ -243,8 +244,8 @@ class ZarrFilesBeside(ZarrFiles):
         self.kept: set[str] = set()
         """Keys of their chunks that are."""
 
+    @override
     def replace(self, name: str, dataset: xarray.Dataset) -> None:
-        """See ZarrFiles."""
         before = [json.loads(node) for key, node in self.store.metadata.items() if key.startswith(f"{name}/")]
         ways = [node["chunk_key_encoding"] for node in before if node["node_type"] == "array"]
         way = WAYS[1] if WAYS[0] in ways else WAYS[0]
@@ -277,8 +278,8 @@ class ZarrFilesBeside(ZarrFiles):
         self._leave_out(key)
         self.gone.add(key)
 
+    @override
     def forget(self) -> None:
-        """See ZarrFiles: once it is committed."""
         for name in self.gone:
             found = self.place.keys(name)
             self.place.delete([key for key in found if key not in self.kept and key not in self.store.metadata])

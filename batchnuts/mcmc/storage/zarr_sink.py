@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from batchnuts.files.saving import OutputError
 from batchnuts.mcmc.model.model import ModelError
@@ -26,9 +27,9 @@ Coordinates = Callable[[Entries, NDArray[np.int64], NDArray[np.int64]], "xarray.
 """Gives a group without variables from what it will have, the numbers of its chains and those of its draws."""
 
 
-class ZarrSink:
-    """See Sink. rows: of a block. transitions: how many each chain makes at most. attributes: of all groups while they
-    are written. earlier: draws before the first one that is written.
+class ZarrSink(streamed.Sink):
+    """Writes blocks into a Zarr store. rows: of a block. transitions: how many each chain makes at most. attributes: of
+    all groups while they are written. earlier: draws before the first one that is written.
 
     Readers see `sample_stats` grow before other groups, so that one who opens these first finds no fewer statistics.
     """
@@ -70,8 +71,8 @@ class ZarrSink:
         self.chunk = 0, 0
         """Chains and saved draws of one, once there are arrays."""
 
+    @override
     def write(self, block: RowBlock, previous: NDArray[Any] | None) -> None:
-        """See Sink."""
         try:
             chains = np.arange(len(block.records.lp))
             self.write_rows(block, chains, chains, block.rows)
@@ -160,8 +161,8 @@ class ZarrSink:
         self.files.commit(dict.fromkeys(self.files.arrays, length) | further, first="sample_stats")
         self.visible = 0, length
 
+    @override
     def sync(self) -> None:
-        """See Sink."""
         try:
             self.files.sync()
         except OSError as error:
