@@ -100,12 +100,12 @@ class Programs:
     divergences: bool = False
     """Whether it records the ends of trajectories."""
     identity: Identity | None = None
-    """See `BatchedFunction.identity`."""
+    """What the programs depend on, as `BatchedFunction.identity` says it; None: not known."""
     parameters: MetricParameters | None = None
     """The parameters to which the metric was set last."""
 
     def know(self, identity: Identity | None) -> None:
-        """What programs depend on that will be compiled from now on."""
+        """Set what programs depend on that will be compiled from now on."""
         self.identity = self.evaluate.identity = self.first_step_size.identity = identity
 
 

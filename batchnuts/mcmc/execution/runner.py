@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from batchnuts.autobatch import BatchedFunction
 from batchnuts.autobatch.machine import LaneProgram, Tally
@@ -125,10 +126,10 @@ class Runner(Protocol):
         they are in other processes; else None."""
 
     def pause(self) -> None:
-        """Wait until no thread is working on the stretch; `proceed` lets them go on."""
+        """Stop the threads; wait until none is working on the stretch."""
 
     def proceed(self) -> None:
-        """See `pause`."""
+        """Let the threads that `pause` has stopped go on."""
 
     def saved(self) -> Any:
         """The stretch under way as a tree (checkpoint/trees.py), while it is paused; its storage has made records
@@ -157,8 +158,8 @@ class Runner(Protocol):
         """Drop the results of runs; keep compiled programs."""
 
 
-class StretchRunner:
-    """Executors that cannot be stopped within a call: STRETCH transitions each, joined on the host."""
+class StretchRunner(Runner):
+    """Runs chains on executors that cannot be stopped within a call: STRETCH transitions each, joined on the host."""
 
     def __init__(self, program: BatchedFunction, example: ChainInputs, execution: ExecutionSettings) -> None:
         self.program = program
@@ -167,7 +168,7 @@ class StretchRunner:
         """Of the last stretch; None where none got anywhere."""
         self.tally: Tally = {}
         """Likewise."""
-        self.arrangement = Arrangement(len(example.key))
+        self._arrangement = Arrangement(len(example.key))
         self.counted = (
             LaneProgram(program, example, execution.backend, execution.mode)
             if execution.executor == "stackless"
@@ -175,9 +176,16 @@ class StretchRunner:
         )
         """The counts of an executor that counts; None for plain Python, which does not."""
 
-    def wait_until_compiled(self) -> None:
-        """See Runner: it compiles as it runs."""
+    @property
+    @override
+    def arrangement(self) -> Arrangement:
+        return self._arrangement
 
+    @override
+    def wait_until_compiled(self) -> None:
+        """Do nothing: it compiles as it runs."""
+
+    @override
     def run(
         self,
         inputs: ChainInputs,
@@ -187,12 +195,11 @@ class StretchRunner:
         resumed: SavedCalls | None = None,
         reduction: Reduction | None = None,
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """See Runner."""
         self.kept = None
         return self.stretches(inputs, transitions, make_storage, resumed)
 
+    @override
     def reduced(self) -> ReducedWindow | None:
-        """See Runner."""
         return None
 
     def stretches(
@@ -236,41 +243,45 @@ class StretchRunner:
         counts = Counts.of_transitions(kept.ends.done, kept.ends.divergences)
         return replace(counts, useful_gradients=useful, executed_gradients=executed)
 
+    @override
     def pause(self) -> None:
-        """See Runner: nothing runs between two calls."""
+        """Do nothing: nothing runs between two calls."""
 
+    @override
     def proceed(self) -> None:
-        """See Runner."""
+        """Do nothing, like `pause`."""
 
+    @override
     def saved(self) -> SavedCalls | None:
-        """See Runner."""
         if self.kept is None:
             return None
         self.kept.storage.flush()
         return SavedCalls(self.kept.ends, self.kept.recorded, self.kept.gradients, dict(self.tally))
 
     @property
+    @override
     def storage(self) -> Storage | None:
-        """See Runner."""
         return None if self.kept is None else self.kept.storage
 
+    @override
     def watch(self, transitions: int) -> None:
-        """See Runner: all records are on the host after each call."""
+        """Do nothing: all records are on the host after each call."""
 
+    @override
     def recorded(self, transitions: int) -> Record | None:
-        """See Runner."""
         if self.kept is None or self.kept.recorded < transitions:
             return None
         return self.kept.storage.first(transitions)
 
+    @override
     def interrupted(self) -> Interrupted | None:
-        """See Runner: a call runs all chains."""
         if self.kept is None:
             return None
-        return Interrupted(self.kept.result, np.ones(self.arrangement.chunk_lanes, bool))
+        begun = np.ones(self.arrangement.chunk_lanes, bool)  # a call runs all chains
+        return Interrupted(self.kept.result, begun)
 
+    @override
     def forget(self) -> None:
-        """See Runner."""
         self.kept = None
 
 

@@ -31,7 +31,7 @@ class SavedChunk:
     """[lanes]."""
     inputs: ChainInputs
     state: dict[str, np.ndarray]
-    """See `Machine.saved`."""
+    """The state of its machine, as `ResumableMachine.save` gives it."""
     counts: Counts
     merged: Counts
 

@@ -31,9 +31,9 @@ class Reduction:
     leaves: bool
     """Whether some chains may have been left behind: then all are where their last transition led."""
     second_half: bool
-    """See `moments_of`."""
+    """Whether moments are those of the second half of the window alone (`moments_of`)."""
     errors: bool
-    """Likewise."""
+    """Whether moments have errors (`moments_of`)."""
     gradients: bool
     """Whether draws with gradients are asked for, from which a metric is estimated."""
 

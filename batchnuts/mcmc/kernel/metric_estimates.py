@@ -173,7 +173,7 @@ def _diagonal(x: Floats, g: Floats, depends: bool) -> Floats:
 
 
 def _dense(diagonal: Floats, x: Floats, g: Floats) -> MetricParameters:
-    """See the module; in coordinates in which the diagonal estimate is 1."""
+    """The dense estimate, made in coordinates in which the diagonal one is 1 (see the module)."""
     scales = np.sqrt(diagonal)
     x, g = x / scales, g * scales
     cov_x, cov_g = x.T @ x / len(x), g.T @ g / len(g)
@@ -184,7 +184,7 @@ def _dense(diagonal: Floats, x: Floats, g: Floats) -> MetricParameters:
 
 
 def _low_rank(diagonal: Floats, x: Floats, g: Floats, rank: int) -> MetricParameters:
-    """As in `_dense`, but only in the span of the leading directions of positions and of gradients.
+    """The dense estimate only in the span of the leading directions of positions and of gradients.
 
     The first are those of large eigenvalues of M^-1, the second those of small ones. In the rest of space M^-1 is a
     multiple of the identity, the bulk, found in the same way from the traces there.

@@ -173,7 +173,7 @@ def _go_on(model: Model, saved: SavedRun) -> Beginning:
 
 
 def _always(position: NDArray[Any], attempt: int) -> NDArray[Any]:
-    """See Proposals."""
+    """Propose the same position at every attempt."""
     return position
 
 
