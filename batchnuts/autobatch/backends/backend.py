@@ -36,46 +36,46 @@ class CompiledMachine(Protocol):
 class Identity:
     """What a program depends on beside its text, its arguments' types and the files of this package.
 
-    now: says it as it is when called, as far as code for so many lanes depends on it; None: not known for certain.
-    first: the same for the first call, where less has to be found out; None: `now`.
+    current: says it as it is when called, as far as code for so many lanes depends on it; None: not known for certain.
+    first: the same for the first call, where less has to be found out; None: `current`.
     key_of: makes a key of texts and of all else that compiled code depends on; None: not known either. by_lanes:
     whether it is another for another number of lanes.
     """
 
     def __init__(
         self,
-        now: Callable[[int], str | None],
+        current: Callable[[int], str | None],
         key_of: Callable[..., str | None],
         first: Callable[[int], str | None] | None = None,
         *,
         by_lanes: bool = True,
     ) -> None:
-        self._now = now
-        self._at_first = first or now
+        self._current = current
+        self._at_first = first or current
         self._key_of = key_of
         self._by_lanes = by_lanes
         self._besides: tuple[str, ...] = ()
         self._first: dict[int, str | None] = {}
         """By the number of lanes, where that matters, as it was when it was first asked for."""
 
-    def with_text(self, *besides: str) -> Identity:
+    def with_text(self, *texts: str) -> Identity:
         """That of a program which depends on these texts besides."""
-        made = Identity(self._now, self._key_of, self._at_first, by_lanes=self._by_lanes)
-        made._besides, made._first = (*self._besides, *besides), self._first
-        return made
+        extended = Identity(self._current, self._key_of, self._at_first, by_lanes=self._by_lanes)
+        extended._besides, extended._first = (*self._besides, *texts), self._first
+        return extended
 
-    def key(self, *more: str, lanes: int) -> str | None:
+    def key(self, *texts: str, lanes: int) -> str | None:
         """A key of this identity and of further texts, to find something on disk by; None where it might not cover
         everything."""
         place = lanes if self._by_lanes else 0
         if place not in self._first:
             self._first[place] = self._at_first(lanes)
         first = self._first[place]
-        return None if first is None else self._key_of(first, *self._besides, *more)
+        return None if first is None else self._key_of(first, *self._besides, *texts)
 
     def is_unchanged(self) -> bool:
         """Whether it still is as it was."""
-        return all(self._now(lanes) == first for lanes, first in list(self._first.items()))
+        return all(self._current(lanes) == first for lanes, first in list(self._first.items()))
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,9 @@ class PartFunction:
     lanes: int
     identity: Identity
 
-    def __call__(self, mask: Array, given: dict[str, Array]) -> tuple[dict[str, Array], Array | None]:
+    def __call__(self, mask: Array, arrays: dict[str, Array]) -> tuple[dict[str, Array], Array | None]:
         """What the ops compute."""
-        return self.run(mask, given)
+        return self.run(mask, arrays)
 
 
 MODES = ("xla", "graph", "eager")
@@ -335,12 +335,12 @@ def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any, 
     sweeps, executions, active = (backend.to_numpy(state[name]).copy() for name in names)
     reductions = OnHost()
 
-    def waiting_now() -> np.ndarray:
+    def count_waiting() -> np.ndarray:
         return np.bincount(backend.to_numpy(state["pc"]), minlength=plan.halted + 1)
 
-    taken = 0
-    waiting = waiting_now()
-    while taken < int(budget) and waiting[:-1].sum() > int(leave_at):
+    sweeps_made = 0
+    waiting = count_waiting()
+    while sweeps_made < int(budget) and waiting[:-1].sum() > int(leave_at):
         for_all = plan.is_for_all(sweeps)
         chosen = plan.rule.most_active(waiting, reductions) if plan.one_choice else None
         for step in plan.steps:
@@ -355,10 +355,10 @@ def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any, 
                 state = step.run(state)
                 executions[step.index] += 1
                 active[step.index] += served
-                waiting = waiting_now()
+                waiting = count_waiting()
                 if chosen is not None:
                     break
         sweeps += 1
-        taken += 1
+        sweeps_made += 1
     counters = zip(names, (sweeps, executions, active))
-    return {**state, **{name: backend.asarray(value, "int64") for name, value in counters}}, taken
+    return {**state, **{name: backend.asarray(value, "int64") for name, value in counters}}, sweeps_made

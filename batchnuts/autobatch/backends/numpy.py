@@ -56,36 +56,36 @@ class NumpyBackend(Backend):
         A result that is an input's own object under both sets is passed on; a type that differs is an error, since
         the values of a run would decide it.
         """
-        found: list[tuple[AbstractResult, ...]] = []
+        evaluations: list[tuple[AbstractResult, ...]] = []
         failure: Exception | None = None
         for values in (USUAL, OTHER, ZEROS):
             try:
-                found.append(self._evaluate_with(function, arguments, values))
+                evaluations.append(self._evaluate_with(function, arguments, values))
             except Exception as error:  # some values may fail and others not; the first failure is shown
                 failure = failure or error
-            if len(found) == 2:
+            if len(evaluations) == 2:
                 break
-        if not found:
+        if not evaluations:
             assert failure is not None
             raise failure
-        return tuple(_agreed(first, other) for first, other in zip(found[0], found[-1]))
+        return tuple(_agreed(first, second) for first, second in zip(evaluations[0], evaluations[-1]))
 
     def _evaluate_with(
         self, function: Primitive, arguments: tuple[Any, ...], values: StandIns
     ) -> tuple[AbstractResult, ...]:
         lanes = TRACED_LANES if function.batched else None
 
-        def given(type_: TensorType) -> Any:
+        def stand_in_of(type_: TensorType) -> Any:
             if lanes is None:
                 return read_only(stand_in(type_, values))
             return stand_in(TensorType(type_.dtype, (lanes, *type_.shape)), values)
 
-        inputs = [map_leaves(given, t) for t in arguments]
+        inputs = [map_leaves(stand_in_of, t) for t in arguments]
         order = [leaf for value in inputs for leaf in flatten(value)[0]]
         # an input that comes back as the same object was passed on; Python's numbers and NumPy's two booleans are
         # shared objects, which says nothing
-        own = [isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, np.bool_) for leaf in order]
-        position = {id(leaf): i for i, leaf in enumerate(order) if own[i]}
+        is_array = [isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, np.bool_) for leaf in order]
+        position = {id(leaf): i for i, leaf in enumerate(order) if is_array[i]}
         with np.errstate(all="ignore"):
             results = function.call(*inputs)
         abstract = []
@@ -164,9 +164,9 @@ class NumpyBackend(Backend):
         def over_rows(*values: Any) -> tuple[np.ndarray, ...]:
             count = len(values[0])
             results = tuple(np.empty((count, *t.shape), t.dtype) for t in outputs)
-            given = [read_only(v) for v in values]  # and so are their rows
+            arrays = [read_only(v) for v in values]  # and so are their rows
             for row in range(count):
-                for result, value in zip(results, function(*(v[row] for v in given))):
+                for result, value in zip(results, function(*(v[row] for v in arrays))):
                     result[row] = _checked(value, result.shape[1:], result.dtype)
             return results
 
@@ -203,13 +203,13 @@ class NumpyBackend(Backend):
         return sweep_on_host(self, plan, state, budget, leave_at)
 
 
-def _agreed(first: AbstractResult, other: AbstractResult) -> AbstractResult:
+def _agreed(first: AbstractResult, second: AbstractResult) -> AbstractResult:
     """What holds for both sets of stand-in values."""
-    if first is other:  # nothing to compare with: it may depend on its inputs in any way
+    if first is second:  # nothing to compare with: it may depend on its inputs in any way
         return replace(first, sources=(None,) * len(first.sources))
-    if first.type != other.type:
-        raise TypeError(f"the values decide the result's type: {first.type} or {other.type}; it must be one type")
-    sources = tuple(a if a == b else None for a, b in zip(first.sources, other.sources))
+    if first.type != second.type:
+        raise TypeError(f"the values decide the result's type: {first.type} or {second.type}; it must be one type")
+    sources = tuple(a if a == b else None for a, b in zip(first.sources, second.sources))
     return replace(first, sources=sources)
 
 

@@ -86,7 +86,7 @@ class JaxBackend(Backend, LaneCounts):
         lanes = (TRACED_LANES,) if function.batched else ()
         types = [leaf for t in arguments for leaf in flatten(t)[0]]
         places = [i for i, t in enumerate(types) if not (t.weak and not lanes)]
-        found: list[tuple[Any, list[TensorType], tuple[int | None, ...]]] = []
+        results: list[tuple[Any, list[TensorType], tuple[int | None, ...]]] = []
 
         def call(*tracers: Any) -> list[Any]:
             by_index = dict(zip(places, tracers))
@@ -97,7 +97,7 @@ class JaxBackend(Backend, LaneCounts):
                 flat, tree = flatten(value)
                 leaf_types = [_type(leaf) for leaf in flat]
                 leaf_types = [without_lanes(t, *lanes) for t in leaf_types] if lanes else leaf_types
-                found.append((tree, leaf_types, tuple(position.get(id(leaf)) for leaf in flat)))
+                results.append((tree, leaf_types, tuple(position.get(id(leaf)) for leaf in flat)))
                 computed += [leaf for leaf in flat if isinstance(leaf, jax.Array) and id(leaf) not in position]
             return computed
 
@@ -105,7 +105,7 @@ class JaxBackend(Backend, LaneCounts):
         jaxpr = jax.make_jaxpr(call)(*specs).jaxpr
         used = frozenset(places[i] for i in inputs_used(jaxpr, [True] * len(jaxpr.outvars)))
         used |= {i for i in range(len(types)) if i not in places}
-        return tuple(AbstractResult(unflatten(tree, leaf_types), s, used) for tree, leaf_types, s in found)
+        return tuple(AbstractResult(unflatten(tree, leaf_types), s, used) for tree, leaf_types, s in results)
 
     # ---- arrays -----------------------------------------------------------------------------------------------
 
@@ -227,35 +227,35 @@ class JaxBackend(Backend, LaneCounts):
             return sweep_on_host(self, plan, state, budget, leave_at)
 
         def goes_on(carried: tuple[State, Any]) -> Any:
-            touched, taken = carried
-            return (self.count(touched["pc"] < plan.halted) > leave_at) & (taken < budget)
+            touched, sweeps_made = carried
+            return (self.count(touched["pc"] < plan.halted) > leave_at) & (sweeps_made < budget)
 
         def next_sweep(carried: tuple[State, Any]) -> tuple[State, Any]:
-            touched, taken = carried
-            return self.one_sweep(plan, state, touched, _run_if_due), taken + 1
+            touched, sweeps_made = carried
+            return self.one_sweep(plan, state, touched, _run_if_due), sweeps_made + 1
 
         touched = {name: jnp.asarray(state[name]) for name in plan.touches}
-        touched, taken = lax.while_loop(goes_on, next_sweep, (touched, jnp.zeros_like(budget)))
-        return {**state, **touched}, taken
+        touched, sweeps_made = lax.while_loop(goes_on, next_sweep, (touched, jnp.zeros_like(budget)))
+        return {**state, **touched}, sweeps_made
 
     def one_sweep(
         self, plan: SweepPlan, state: State, touched: State, run_if_due: Callable[[BlockStep, Any, State], State]
     ) -> State:
         """The entries `touched` of the state after the next sweep, while it is traced."""
-        now = {**state, **touched}
-        due_at = plan.dues(now, self)
+        current = {**state, **touched}
+        due_at = plan.dues(current, self)
         runs: dict[int, Any] = {}
         served: dict[int, Any] = {}
         for step in plan.steps:
             block = step.index
-            due, waiting = due_at(step, now["pc"])
+            due, waiting = due_at(step, current["pc"])
             runs[block] = runs.get(block, 0) + lax.convert_element_type(due, "int64")
             served[block] = served.get(block, 0) + LIBRARY.where(due, waiting, np.int64(0))
-            now = run_if_due(step, due, now)
-        now["sweeps"] = now["sweeps"] + 1
+            current = run_if_due(step, due, current)
+        current["sweeps"] = current["sweeps"] + 1
         for name, counts in (("executions", runs), ("active", served)):
-            now[name] = now[name] + jnp.stack([jnp.asarray(counts[block]) for block in range(plan.halted)])
-        return {name: now[name] for name in touched}
+            current[name] = current[name] + jnp.stack([jnp.asarray(counts[block]) for block in range(plan.halted)])
+        return {name: current[name] for name in touched}
 
 
 def _of_part(part: PartFunction) -> ByIdentity:
@@ -271,13 +271,13 @@ def _sum_of_rows(x: Any) -> Any:
     XLA for processors makes one operation of it, with all that leads to it, if no plain sum is longer than LONGEST_SUM;
     a longer one becomes three, without vector instructions.
     """
-    over = []
+    remainders = []
     while x.shape[0] > LONGEST_SUM:
         half = x.shape[0] // 2
         if x.shape[0] % 2:
-            over.append(x[2 * half])
+            remainders.append(x[2 * half])
         x = x[:half] + x[half : 2 * half]
-    return functools.reduce(lax.add, over, jnp.sum(x, axis=0, dtype=x.dtype))
+    return functools.reduce(lax.add, remainders, jnp.sum(x, axis=0, dtype=x.dtype))
 
 
 def _run_if_due(step: BlockStep, due: Any, state: State) -> State:

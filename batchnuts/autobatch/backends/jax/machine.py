@@ -26,7 +26,7 @@ class _Program:
     function: MachineFunction
     types: tuple[Any, ...]
     """Of its arguments: trees of jax.ShapeDtypeStruct."""
-    kept: Entries | None
+    entries: Entries | None
     """Where the run that made it keeps programs; another thread may compile it."""
     second_key: str | None = None
     """By which it will be found without a trace."""
@@ -39,13 +39,13 @@ class _Program:
 
     def prepare(self) -> None:
         """Find it by what is known of it; else do the Python part of compiling."""
-        identity, kept = self.function.identity, self.kept
-        if identity is None or kept is None:
+        identity, entries = self.function.identity, self.entries
+        if identity is None or entries is None:
             self._trace()
             return
         key = identity.key(self.function.text(), repr(self.types), lanes=self.function.lanes)
         if key is not None:
-            self.content = found(key, kept)
+            self.content = found(key, entries)
         if self.content is None:
             self._trace()
             self.second_key = key if identity.is_unchanged() else None  # else it is not what was traced
@@ -64,7 +64,7 @@ class _Program:
             if self.compiled is None:
                 if self.traced is None:
                     self._trace()
-                self.compiled = compiled(self.traced, self.lowered, self.kept, self.second_key)
+                self.compiled = compiled(self.traced, self.lowered, self.entries, self.second_key)
                 self.traced = self.lowered = None
             return self.compiled
 
@@ -79,9 +79,9 @@ class JitMachine(CompiledMachine):
     @override
     def __call__(self, state: State, *scalars: Array) -> tuple[State, Array]:
         with enable_x64():
-            after, taken = self._program(state, scalars).ready()(state, *scalars)
-        taken.block_until_ready()
-        return after, taken
+            after, sweeps_made = self._program(state, scalars).ready()(state, *scalars)
+        sweeps_made.block_until_ready()
+        return after, sweeps_made
 
     @override
     def trace(self, state: State, *scalars: Array) -> None:

@@ -28,8 +28,8 @@ def primitive_work(function: Primitive, inputs: tuple[TensorType, ...]) -> Work:
     def arrays(*values: Any) -> list[Any]:
         return [leaf for result in function.call(*values) for leaf in flatten(result)[0] if isinstance(leaf, jax.Array)]
 
-    found = _work(jax.make_jaxpr(arrays)(*specs).jaxpr)
-    return Work(found.products / lanes, found.elements / lanes)
+    work = _work(jax.make_jaxpr(arrays)(*specs).jaxpr)
+    return Work(work.products / lanes, work.elements / lanes)
 
 
 def _work(jaxpr: Any) -> Work:

@@ -139,10 +139,10 @@ class TensorFlowBackend(Backend, LaneCounts):
 
     @override
     def full(self, shape: Sequence[int], value: Any, dtype: str) -> tf.Tensor:
-        one = np.asarray(value, dtype)
+        scalar = np.asarray(value, dtype)
         if math.prod(shape) <= FEW:
-            return tf.constant(np.full(tuple(shape), one))
-        return tf.fill(tuple(shape), tf.constant(one))
+            return tf.constant(np.full(tuple(shape), scalar))
+        return tf.fill(tuple(shape), tf.constant(scalar))
 
     @override
     def cast(self, array: Any, dtype: str) -> tf.Tensor:
@@ -232,10 +232,10 @@ class TensorFlowBackend(Backend, LaneCounts):
     def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
         def over_rows(*values: Any) -> tuple[tf.Tensor, ...]:
             graph = tf.compat.v1.get_default_graph()
-            before = len(graph.get_operations())
+            earlier_ops = len(graph.get_operations())
             results = zip(primitive.call(*values), outputs)
             if self.mode == "xla":
-                warn_of_assertions(graph.get_operations()[before:])
+                warn_of_assertions(graph.get_operations()[earlier_ops:])
             return tuple(tf.ensure_shape(_as_type(r, t), (values[0].shape[0], *t.shape)) for r, t in results)
 
         return over_rows
@@ -280,28 +280,28 @@ class TensorFlowBackend(Backend, LaneCounts):
         if self.mode == "eager":
             return sweep_on_host(self, plan, state, budget, leave_at)
 
-        def goes_on(touched: State, taken: Any) -> Any:
-            return (self.count(touched["pc"] < plan.halted) > leave_at) & (taken < budget)
+        def goes_on(touched: State, sweeps_made: Any) -> Any:
+            return (self.count(touched["pc"] < plan.halted) > leave_at) & (sweeps_made < budget)
 
-        def one_sweep(touched: State, taken: Any) -> tuple[State, Any]:
-            now = {**state, **touched}
-            due_at = plan.dues(now, self)
+        def one_sweep(touched: State, sweeps_made: Any) -> tuple[State, Any]:
+            current = {**state, **touched}
+            due_at = plan.dues(current, self)
             runs: dict[int, Any] = {}
             served: dict[int, Any] = {}
             for step in plan.steps:
                 block = step.index
-                due, waiting = due_at(step, now["pc"])
+                due, waiting = due_at(step, current["pc"])
                 runs[block] = runs.get(block, 0) + tf.cast(due, tf.int64)
                 served[block] = served.get(block, 0) + tf.where(due, waiting, 0)
-                now = _run_if_due(step, due, now)
-            now["sweeps"] += 1
+                current = _run_if_due(step, due, current)
+            current["sweeps"] += 1
             for name, counts in (("executions", runs), ("active", served)):
-                now[name] += tf.stack([counts[block] for block in range(plan.halted)])
-            return {name: now[name] for name in touched}, taken + 1
+                current[name] += tf.stack([counts[block] for block in range(plan.halted)])
+            return {name: current[name] for name in touched}, sweeps_made + 1
 
         touched = {name: state[name] for name in plan.touches}
-        touched, taken = tf.while_loop(goes_on, one_sweep, (touched, tf.zeros_like(budget)))
-        return {**state, **touched}, taken
+        touched, sweeps_made = tf.while_loop(goes_on, one_sweep, (touched, tf.zeros_like(budget)))
+        return {**state, **touched}, sweeps_made
 
 
 def _sum_of_rows(x: Any) -> Any:
@@ -310,13 +310,13 @@ def _sum_of_rows(x: Any) -> Any:
     XLA for processors makes one operation of it, with all that leads to it, if no plain sum is longer than LONGEST_SUM;
     a longer one becomes three, without vector instructions.
     """
-    over = []
+    remainders = []
     while x.shape[0] > LONGEST_SUM:
         half = x.shape[0] // 2
         if x.shape[0] % 2:
-            over.append(x[2 * half])
+            remainders.append(x[2 * half])
         x = x[:half] + x[half : 2 * half]
-    return tf.add_n([tf.reduce_sum(x, 0), *over])
+    return tf.add_n([tf.reduce_sum(x, 0), *remainders])
 
 
 def _traced(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -361,7 +361,7 @@ def _reached(graph: Any, tensors: Sequence[Any]) -> set[Any]:
     seen = set(todo)
     while todo:
         op = todo.pop()
-        before = {*(tensor.op for tensor in op.inputs), *op.control_inputs} - seen
-        seen |= before
-        todo.extend(before)
+        predecessors = {*(tensor.op for tensor in op.inputs), *op.control_inputs} - seen
+        seen |= predecessors
+        todo.extend(predecessors)
     return seen

@@ -25,8 +25,8 @@ def primitive_work(function: Primitive, inputs: tuple[TensorType, ...]) -> Work:
     """
     lanes = TRACED_LANES if function.batched else 1
     specs = [tf.TensorSpec((lanes, *t.shape) if function.batched else t.shape, t.dtype) for t in inputs]
-    found = _graph_work(trace_of(function.call, specs).graph)
-    return Work(found.products / lanes, found.elements / lanes)
+    work = _graph_work(trace_of(function.call, specs).graph)
+    return Work(work.products / lanes, work.elements / lanes)
 
 
 def _graph_work(graph: Any) -> Work:
