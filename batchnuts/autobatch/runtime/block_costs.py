@@ -61,13 +61,13 @@ def block_costs(program: Program, backend: Backend) -> dict[str, float]:
 
 def block_work(program: Program, backend: Backend) -> dict[str, Work]:
     """The work of each block's primitives for one lane, by label. Empty where the backend cannot estimate it."""
-    found: dict[str, Work] = {}
+    by_label: dict[str, Work] = {}
     for block in program.graph.blocks:
         work = _work(program, block, backend)
         if work is None:
             return {}
-        found[block.label] = work
-    return found
+        by_label[block.label] = work
+    return by_label
 
 
 def costs_of(program: Program, work: Mapping[str, Work]) -> dict[str, float]:
@@ -83,10 +83,10 @@ def _work(program: Program, block: Block, backend: Backend) -> Work | None:
     total = Work()
     for op in block.ops:
         if isinstance(op, PrimOp):
-            found = backend.work(op.function, tuple(program.var_defs[v] for v in op.vars_in))
-            if found is None:
+            work = backend.work(op.function, tuple(program.var_defs[v] for v in op.vars_in))
+            if work is None:
                 return None
-            total += found
+            total += work
     return total
 
 

@@ -142,15 +142,15 @@ class VirtualMachine(ResumableMachine):
         plan = SweepPlan(slots, self.halted, Rule(self.schedule, lanes), one_choice, self.schedule.patience)
 
         def advance(state: State, budget: Array, leave_at: Array) -> tuple[State, Array]:
-            after, taken = backend.sweep(plan, state, budget, leave_at)
-            return {name: after[name] for name in plan.touches}, taken
+            after, sweeps_made = backend.sweep(plan, state, budget, leave_at)
+            return {name: after[name] for name in plan.touches}, sweeps_made
 
         self._sweeps = advance
         one_vector = lanes == 1 or (bool(work()) and not any(done.products for done in work().values()))
         self._identity = identity
 
-        whole = MachineFunction(advance, plan.touches, self.text, lanes, identity)
-        self._advance = backend.compile_machine(whole, plain=one_vector)
+        machine_function = MachineFunction(advance, plan.touches, self.text, lanes, identity)
+        self._advance = backend.compile_machine(machine_function, plain=one_vector)
 
     @functools.cached_property
     def buffers(self) -> frozenset[str]:
@@ -193,8 +193,8 @@ class VirtualMachine(ResumableMachine):
 
     def counted_advance(self, state: State, sweeps: int, leave_at: int = 0) -> tuple[State, Array]:
         """The state after up to `sweeps` sweeps, and how many were made."""
-        changed, taken = self._advance(state, *self._scalars(sweeps, leave_at))
-        return {**state, **changed}, taken
+        changed, sweeps_made = self._advance(state, *self._scalars(sweeps, leave_at))
+        return {**state, **changed}, sweeps_made
 
     @override
     def trace(self, state: State) -> None:
@@ -222,13 +222,13 @@ class VirtualMachine(ResumableMachine):
     def move(self, state: State, to: np.ndarray, source: State, lanes: np.ndarray) -> State:
         moved = dict(state)
         for name, array in state.items():
-            one_for_all = name in _COUNTERS or name.startswith(("timeline:", PREFIX))
-            if one_for_all or name.removeprefix("value:") in self.buffers:
+            has_no_lanes = name in _COUNTERS or name.startswith(("timeline:", PREFIX))
+            if has_no_lanes or name.removeprefix("value:") in self.buffers:
                 continue
-            before = self.backend.to_numpy(array)
-            rows = np.array(before).reshape(self.lanes, -1)
+            own = self.backend.to_numpy(array)
+            rows = np.array(own).reshape(self.lanes, -1)
             rows[to] = self.backend.to_numpy(source[name]).reshape(self.lanes, -1)[lanes]
-            moved[name] = self.backend.asarray(rows.reshape(before.shape), before.dtype.name)
+            moved[name] = self.backend.asarray(rows.reshape(own.shape), own.dtype.name)
         return moved
 
     @override
