@@ -35,31 +35,31 @@ _BUILTINS = ("dict", "frozenset", "list", "tuple")
 """Classes that an entry may name beside those of this package."""
 
 
-def found_or_compiled(
+def read_or_compile(
     compile_it: Compile, name: str, types: Any, backend: Backend, identity: Identity
 ) -> CompiledFunction:
     """What is kept of the function, or what `compile_it` gives, which is kept then.
 
     name: of the function. types: of one lane's arguments.
     """
-    kept = current()
+    entries = current()
     target = (type(backend).__name__, backend.name, backend.mode, backend.style)
     key = None
-    if kept is not None:
+    if entries is not None:
         parts = (name, repr(types), repr(target), sys.version)
         key = identity.key("compiled function", *parts, lanes=TRACED_LANES)
-    if kept is None or key is None:
+    if entries is None or key is None:
         return compile_it()
-    content = kept.get(key)
+    content = entries.get(key)
     if content is not None:
         try:
-            return read(content, compile_it, lambda: kept.drop(key))
+            return read(content, compile_it, lambda: entries.drop(key))
         except Exception:  # sound, but of something that this version does not read
-            kept.drop(key)
+            entries.drop(key)
     compiled = compile_it()
     compiled = replace(compiled, costs=costs_of_program(compiled.lowered, backend))
-    if identity.is_unchanged() and (written := _as_entry(compiled)) is not None:
-        kept.put(key, written)
+    if identity.is_unchanged() and (entry := _as_entry(compiled)) is not None:
+        entries.put(key, entry)
     return compiled
 
 
@@ -69,10 +69,10 @@ def _as_entry(compiled: CompiledFunction) -> bytes | None:
         return None
     try:
         content = write(compiled)
-        again = read(content, lambda: compiled)
+        restored = read(content, lambda: compiled)
     except Exception:  # a structure of a user's own class
         return None
-    return content if _texts(again) == _texts(compiled) else None
+    return content if _texts(restored) == _texts(compiled) else None
 
 
 def _texts(compiled: CompiledFunction) -> tuple[str, str]:
@@ -96,14 +96,14 @@ def read(content: bytes, compile_it: Compile, drop: Callable[[], None] = lambda:
 
     @functools.cache
     def calls() -> list[Callable[..., Any]]:
-        made = compile_it()
-        if _texts(made) != _texts(compiled):
+        recompiled = compile_it()
+        if _texts(recompiled) != _texts(compiled):
             drop()
             raise BatchnutsError(
                 "A compiled program that was kept on disk was not the one that the compiler makes now. It is deleted: "
                 "run again."
             )
-        return _calls_of(made)[0]
+        return _calls_of(recompiled)[0]
 
     compiled = _Reader(io.BytesIO(content), lambda number: _DeferredCall(calls, number)).load()
     if not isinstance(compiled, CompiledFunction):
@@ -127,13 +127,13 @@ def _calls_of(compiled: CompiledFunction) -> tuple[list[Callable[..., Any]], dic
     alike: dict[PrimOp, list[int]] = {}
     for op in (*_primitives(compiled.lowered), *_primitives(compiled.with_calls)):
         call = op.function.call
-        others = alike.setdefault(op, [])
+        earlier = alike.setdefault(op, [])
         if id(call) not in numbers:
-            same = [number for number in others if same_function(calls[number], call)]
-            numbers[id(call)] = same[0] if same else len(calls)
-            if not same:
+            matches = [number for number in earlier if same_function(calls[number], call)]
+            numbers[id(call)] = matches[0] if matches else len(calls)
+            if not matches:
                 calls.append(call)
-        others.append(numbers[id(call)])
+        earlier.append(numbers[id(call)])
     return calls, numbers
 
 
@@ -175,7 +175,7 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if "." not in name and (module.partition(".")[0] == "batchnuts" or module == "builtins"):  # no `os.system`
-            found = super().find_class(module, name)
-            if found is frozen_mapping or name in _BUILTINS or (isinstance(found, type) and module != "builtins"):
-                return found
+            resolved = super().find_class(module, name)
+            if resolved is frozen_mapping or name in _BUILTINS or (isinstance(resolved, type) and module != "builtins"):
+                return resolved
         raise pickle.UnpicklingError(f"{module}.{name} is none of ours")

@@ -111,8 +111,8 @@ class LaneProgram:
     def lane_bytes(self) -> int:
         """Bytes that one lane keeps between blocks: the top frames of its variables, without buffers."""
         program = self._compiled.lowered
-        kept = (v for v, kind in program.var_alloc.items() if kind in STORED and v not in self.buffers)
-        types = (program.var_defs[v] for v in kept)
+        stored = (v for v, kind in program.var_alloc.items() if kind in STORED and v not in self.buffers)
+        types = (program.var_defs[v] for v in stored)
         return sum(math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in types)
 
     @property

@@ -73,10 +73,10 @@ def compile_function(
                 raise
             learned = {**learned, error.loop: error.learned}
         except UndefinedVariableError:
-            more = _learn(reading, program, input_types, evaluator)
-            if more.items() <= learned.items():
+            iterations = _learn(reading, program, input_types, evaluator)
+            if iterations.items() <= learned.items():
                 raise
-            learned = {**learned, **more}
+            learned = {**learned, **iterations}
 
 
 def _learn(
@@ -91,13 +91,16 @@ def _learn(
         return {error.loop: error.learned}
     except CompileError:
         return {}
-    more: dict[Hashable, Learned | Apart | Numbers] = {}
+    iterations: dict[Hashable, Learned | Apart | Numbers] = {}
     for loop, (function, sequence) in reading.loops.items():
         lengths = {v: length_of_type(types[f"{function}.{v}"]) for v in sequence.held() if f"{function}.{v}" in types}
-        known = {v: n for v, n in lengths.items() if n is not None}
-        if len(known) == len(sequence.held()) and (rounds := sequence.length(known.__getitem__)) is not None:
-            more[loop] = Learned(rounds, alike=True)
-    return more
+        static_lengths = {v: n for v, n in lengths.items() if n is not None}
+        if (
+            len(static_lengths) == len(sequence.held())
+            and (rounds := sequence.length(static_lengths.__getitem__)) is not None
+        ):
+            iterations[loop] = Learned(rounds, alike=True)
+    return iterations
 
 
 def compile_program(
