@@ -91,7 +91,7 @@ def padding_runs(patch: pytest.MonkeyPatch) -> None:
 @killed_by("chunks slices", f"{RUNNER}::test_a_stretch_that_ends_early_does_not_lengthen_the_slices_of_the_next")
 def short_slices_are_measured(patch: pytest.MonkeyPatch) -> None:
     """a slice that ends before its sweeps are made sets how fast these are"""
-    rewrite(patch, Chunk.slice, "if not left:", "if True:")
+    rewrite(patch, Chunk.slice, "if not reached_limit:", "if True:")
 
 
 @killed_by("chunks slices", f"{RUNS}::test_lanes_with_full_buffers_do_not_wait_for_the_others")
@@ -162,19 +162,19 @@ def the_odd_one_is_left_out(patch: pytest.MonkeyPatch) -> None:
 @killed_by("chunks merging", MERGED)
 def rows_of_the_other_are_lost(patch: pytest.MonkeyPatch) -> None:
     """what the chunk that is dissolved has recorded is not kept"""
-    rewrite(patch, chunk.merge, "kept.take(other).done", "other.machine.so_far(other.state).done")
+    rewrite(patch, chunk.merge, "kept.take(second).done", "second.machine.partial_result(second.state).done")
 
 
 @killed_by("chunks merging", MERGED)
 def gradients_of_the_other_are_lost(patch: pytest.MonkeyPatch) -> None:
     """gradients of the chunk that is dissolved are not counted"""
-    rewrite(patch, chunk.merge, "one.merged + other.counts", "one.merged")
+    rewrite(patch, chunk.merge, "first.merged + second.counts", "first.merged")
 
 
 @killed_by("chunks merging", MERGED)
 def inputs_stay(patch: pytest.MonkeyPatch) -> None:
     """a chain that moves ends where the one before it on that lane ended"""
-    rewrite(patch, chunk.merge, "map_leaves(moved, one.inputs, other.inputs)", "one.inputs")
+    rewrite(patch, chunk.merge, "map_leaves(moved, first.inputs, second.inputs)", "first.inputs")
 
 
 @killed_by("chunks merging", MERGED)

@@ -239,7 +239,7 @@ def test_what_is_carried_when_a_buffer_is_full(monkeypatch: pytest.MonkeyPatch) 
     program = LaneProgram(make_program(2), stretch, "numpy", "eager")
     machine = ChainMachine(program, stretch, ExecutionSettings(backend="numpy"), 9)
     chunk = Chunk.begin(machine, np.arange(LANES), stretch)
-    like = machine.so_far(chunk.state)
+    like = machine.partial_result(chunk.state)
     kept = Kept(like, LANES, MemoryStorage(like.records, LANES, CAPACITY))
     seen = []
     while not chunk.slice(0, kept):

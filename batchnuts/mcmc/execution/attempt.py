@@ -96,7 +96,7 @@ class Attempt:
         self.bracket = Bracket(chunking.chunks, chunking.lanes, merges=not wanted)
         self.chunks = chunks
         """Those that are not merged into others."""
-        like = machine.so_far(next(iter(chunks.values())).state)
+        like = machine.partial_result(next(iter(chunks.values())).state)
         storage = make_storage(like.records, chains, transitions, ROOM if wanted else None)
         self.kept = Kept(like, chains, storage, wanted)
         self.waiting = set(self.chunks)
@@ -206,12 +206,12 @@ class Attempt:
                         self.ready.add(place)
                         return
                     self.ready.discard(partner)
-                one, other = (self.chunks[p] for p in sorted((place, partner)))
-                chunk = merge(one, other, self.kept)
+                first, second = (self.chunks[p] for p in sorted((place, partner)))
+                chunk = merge(first, second, self.kept)
             with self.lock:
-                for left in (place, partner):
-                    if left is not None:
-                        del self.chunks[left]
+                for merged_place in (place, partner):
+                    if merged_place is not None:
+                        del self.chunks[merged_place]
                 place = bracket.next(place)
                 self.chunks[place] = chunk
             waits = chunk.live() <= bracket.leave_at(place)
@@ -233,7 +233,7 @@ class Attempt:
                 self.finished = True
                 self.lock.notify_all()
 
-    def so_far(self) -> Interrupted:
+    def interrupted(self) -> Interrupted:
         """The results of every chunk at the end of its last slice; call it when no thread is working."""
         begun = np.zeros(len(self.kept.ends.done), bool)
         for chunk in self.chunks.values():
@@ -260,8 +260,8 @@ def part(inputs: ChainInputs, chunking: Chunking, number: int) -> ChainInputs:
     chains = len(inputs.key)
     rows = _rows(chunking, number)
     source = np.minimum(rows, chains - 1)
-    taken: ChainInputs = map_leaves(lambda array: np.asarray(array)[source], inputs)
-    return taken._replace(until=np.where(rows < chains, taken.until, 0))
+    selected: ChainInputs = map_leaves(lambda array: np.asarray(array)[source], inputs)
+    return selected._replace(until=np.where(rows < chains, selected.until, 0))
 
 
 def _rows(chunking: Chunking, number: int) -> np.ndarray:

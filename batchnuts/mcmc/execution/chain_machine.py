@@ -62,7 +62,7 @@ class ChainMachine:
             raise error
         self.machine = self.machine.with_stack_depth(2 * self.machine.stack_depth)
 
-    def so_far(self, state: State) -> ChainResult:
+    def partial_result(self, state: State) -> ChainResult:
         """The chains' results up to now; position, log-density and gradient are valid for finished chains."""
         # a chain's outputs are set when it returns; until then they are in the program's own variables, of which those
         # that a transition does not need are unchanged while it is under way

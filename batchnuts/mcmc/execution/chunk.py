@@ -88,16 +88,16 @@ class Kept:
     def take(self, chunk: Chunk) -> ChainResult:
         """Copy the state of its chains, and the rows in its buffers. Returns what was copied."""
         lanes, chains = chunk.occupied()
-        found = chunk.machine.so_far(chunk.state)
-        first, last = chunk.machine.working(chunk.state, "first_row")[lanes], found.done[lanes]
-        self.storage.record(chains, lanes, first, last, found.records)
+        result = chunk.machine.partial_result(chunk.state)
+        first, last = chunk.machine.working(chunk.state, "first_row")[lanes], result.done[lanes]
+        self.storage.record(chains, lanes, first, last, result.records)
         self.recorded[chains] = last
 
-        def put(to: NDArray[Any], there: NDArray[Any]) -> None:
-            to[chains] = there[lanes]
+        def put(target: NDArray[Any], source: NDArray[Any]) -> None:
+            target[chains] = source[lanes]
 
-        map_leaves(put, self.ends, _without_records(found))
-        return found
+        map_leaves(put, self.ends, _without_records(result))
+        return result
 
 
 def _without_records(result: ChainResult) -> Any:
@@ -146,14 +146,14 @@ class Chunk:
         limit = self.live() - 1 if may_stop else leave_at  # as soon as one lane halts: its buffer may be full
         began = time.perf_counter()
         self.state = vm.advance(self.state, sweeps, limit)
-        left = self.live() <= limit
-        if not left:  # else it made fewer sweeps than allowed, and the next slice would be far too long
+        reached_limit = self.live() <= limit
+        if not reached_limit:  # else it made fewer sweeps than allowed, and the next slice would be far too long
             self.sweeps_per_second = sweeps / max(time.perf_counter() - began, 1e-6)
             self.machine.sweeps_per_second = self.sweeps_per_second
         self.counts = self.merged + self.machine.gradients(self.state)
         vm.check_faults(self.state)
         self.check_bounded()
-        if left and may_stop:
+        if reached_limit and may_stop:
             self.go_on(kept)
         kept.count(self)
         return self.live() <= leave_at
@@ -170,12 +170,12 @@ class Chunk:
     def go_on(self, kept: Kept) -> None:
         """Move all rows to `kept`, and let lanes whose buffers are full resume where they stopped."""
         machine, state = self.machine, self.state
-        found = kept.take(self)
-        stopped = ~machine.machine.live(state) & (found.done < self.inputs.until)
+        result = kept.take(self)
+        stopped = ~machine.machine.live(state) & (result.done < self.inputs.until)
         if stopped.any():
-            inputs = self.inputs._replace(**{name: getattr(found, name) for name in CARRIED})
+            inputs = self.inputs._replace(**{name: getattr(result, name) for name in CARRIED})
             state = machine.machine.restart(state, np.flatnonzero(stopped), inputs)
-        self.state = self.with_room(state, found.done)
+        self.state = self.with_room(state, result.done)
 
     def with_room(self, state: State, done: NDArray[np.int64]) -> State:
         """The state with the buffers empty, when chains have made `done` transitions.
@@ -192,14 +192,14 @@ class Chunk:
         return bool((halted & (self.machine.working(self.state, "done") < self.inputs.until)).any())
 
 
-def merge(one: Chunk, other: Chunk, kept: Kept) -> Chunk:
-    """A chunk with the live lanes of both, which must fit, in place of the two: those of `one` stay where they are.
+def merge(first: Chunk, second: Chunk, kept: Kept) -> Chunk:
+    """A chunk with the live lanes of both, which must fit, in place of the two: those of `first` stay where they are.
 
     The records of both go to `kept`.
     """
-    machine, vm = one.machine, one.machine.machine
-    done, done_other = kept.take(one).done.copy(), kept.take(other).done
-    stay, move = vm.live(one.state), np.flatnonzero(vm.live(other.state))
+    machine, vm = first.machine, first.machine.machine
+    done, done_second = kept.take(first).done.copy(), kept.take(second).done
+    stay, move = vm.live(first.state), np.flatnonzero(vm.live(second.state))
     to = np.flatnonzero(~stay)[: len(move)]
 
     def moved(array: np.ndarray, source: np.ndarray) -> np.ndarray:
@@ -207,10 +207,10 @@ def merge(one: Chunk, other: Chunk, kept: Kept) -> Chunk:
         rows[to] = source[move]
         return rows
 
-    chains = moved(np.where(stay, one.chains, NO_CHAIN), other.chains)
-    inputs = map_leaves(moved, one.inputs, other.inputs)
-    state = vm.move(one.state, to, other.state, move)
-    rate, merged = one.sweeps_per_second, one.merged + other.counts
-    both = Chunk(machine, chains, inputs, state, rate, one.counts + other.counts, merged)
-    both.state = both.with_room(state, moved(done, done_other))
-    return both
+    chains = moved(np.where(stay, first.chains, NO_CHAIN), second.chains)
+    inputs = map_leaves(moved, first.inputs, second.inputs)
+    state = vm.move(first.state, to, second.state, move)
+    rate, merged = first.sweeps_per_second, first.merged + second.counts
+    union = Chunk(machine, chains, inputs, state, rate, first.counts + second.counts, merged)
+    union.state = union.with_room(state, moved(done, done_second))
+    return union

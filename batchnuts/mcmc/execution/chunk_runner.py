@@ -182,7 +182,7 @@ class ChunkRunner(Runner):
     @override
     def interrupted(self) -> Interrupted | None:
         self.stop()
-        return None if self.attempt is None else self.attempt.so_far()
+        return None if self.attempt is None else self.attempt.interrupted()
 
     @override
     def forget(self) -> None:

@@ -97,12 +97,12 @@ class Progress:
             "eta_seconds": None if self.remaining is None else round(self.remaining, 3),
             "missing": list(self.missing),
             "until": {
-                one.name: {
-                    "found": one.found if math.isfinite(one.found) else None,
-                    "wanted": one.wanted,
-                    "met": one.met,
+                condition.name: {
+                    "found": condition.found if math.isfinite(condition.found) else None,
+                    "wanted": condition.wanted,
+                    "met": condition.met,
                 }
-                for one in self.until
+                for condition in self.until
             },
         }
 
@@ -224,8 +224,8 @@ class Draws:
 
     def rectangle(self, array: NDArray[Any]) -> NDArray[Any]:
         """What each of `chains` has of an array [chains, draws, ...]: [chains that had begun, complete, ...]."""
-        whole = len(self.chains) == len(array)
-        return array[:, : self.complete] if whole else array[self.chains, : self.complete]
+        of_all_chains = len(self.chains) == len(array)
+        return array[:, : self.complete] if of_all_chains else array[self.chains, : self.complete]
 
     def what_there_is(self, kept: bool = True) -> str:
         """The draws of a run that ended early, in words, by group of the output. kept: False: there is a summary."""
@@ -233,8 +233,8 @@ class Draws:
         if not kept:
             if not self.complete:
                 return "not every chain has a draw yet, so there is no summary"
-            made = f"the first {self.complete} of {self.settings.draws} draws"
-            return f"a summary of {made} of each of {in_words(chains, 'chain')}"
+            first_draws = f"the first {self.complete} of {self.settings.draws} draws"
+            return f"a summary of {first_draws} of each of {in_words(chains, 'chain')}"
         further = int(self.done.sum()) - self.complete * chains
         if not self.complete:
             some = int((self.done > 0).sum())

@@ -78,13 +78,13 @@ class LoggedStorage(MemoryStorage):
 
     def _put(self, arrays: dict[str, NDArray[np.generic]], first: NDArray[np.int64], last: NDArray[np.int64]) -> bool:
         """Place the transitions [first, last) of each chain, whose rows follow one another; whether they fit."""
-        wanted = {name: array for name, array in self.like._asdict().items() if not isinstance(array, tuple)}
+        expected = {name: array for name, array in self.like._asdict().items() if not isinstance(array, tuple)}
         rows = int((last - first).sum())
-        same = arrays.keys() == wanted.keys() and all(
+        fits = arrays.keys() == expected.keys() and all(
             arrays[name].dtype == like.dtype and arrays[name].shape == (rows, *like.shape[2:])
-            for name, like in wanted.items()
+            for name, like in expected.items()
         )
-        if not same:
+        if not fits:
             return False
         self.make_room(int(last.max(initial=0)))
         ends = np.cumsum(last - first)

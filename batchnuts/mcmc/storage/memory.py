@@ -56,14 +56,14 @@ class MemoryStorage(Storage):
             size = block.lp.shape[1]
             low, high = np.maximum(first, start), np.minimum(last, start + size)
             singly = np.flatnonzero(~from_start & (low < high))
-            for to, there in zip(block, records):
-                if isinstance(to, tuple):  # not asked for
+            for target, source in zip(block, records):
+                if isinstance(target, tuple):  # not asked for
                     continue
-                rows = min(size, there.shape[1])
-                to[chains[from_start], :rows] = there[lanes[from_start], :rows]
+                rows = min(size, source.shape[1])
+                target[chains[from_start], :rows] = source[lanes[from_start], :rows]
                 for i in singly:
-                    taken = there[lanes[i], low[i] - first[i] : high[i] - first[i]]
-                    to[chains[i], low[i] - start : high[i] - start] = taken
+                    part = source[lanes[i], low[i] - first[i] : high[i] - first[i]]
+                    target[chains[i], low[i] - start : high[i] - start] = part
         self.recorded[chains] = last
 
     def make_room(self, transitions: int) -> None:

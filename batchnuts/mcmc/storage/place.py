@@ -194,11 +194,11 @@ class LocalPlace(Place):
                 raise OutputError(
                     f"{path} is a folder, and no Zarr store: it is not replaced. Set another output.path."
                 )
-            gone = path.with_name(f".{path.name}.deleted")
-            shutil.rmtree(gone, ignore_errors=True)
-            path.rename(gone)  # no half of a store is seen
+            moved = path.with_name(f".{path.name}.deleted")
+            shutil.rmtree(moved, ignore_errors=True)
+            path.rename(moved)  # no half of a store is seen
             with suppress(OSError):
-                shutil.rmtree(gone)
+                shutil.rmtree(moved)
         else:
             path.unlink()
 

@@ -38,10 +38,10 @@ class PlaceStore(Store):
         return PlaceStore(self.place, read_only=read_only)
 
     def _read(self, key: str, prototype: BufferPrototype | None, part: ByteRequest | None) -> Buffer | None:
-        there = self.place.read(key)
-        if there is None:
+        content = self.place.read(key)
+        if content is None:
             return None
-        return (prototype or default_buffer_prototype()).buffer.from_bytes(_part(there, part))
+        return (prototype or default_buffer_prototype()).buffer.from_bytes(_part(content, part))
 
     def _write(self, key: str, value: Buffer) -> None:
         self._check_writable()
@@ -118,8 +118,8 @@ class ChunkStore(PlaceStore):
     def _read(self, key: str, prototype: BufferPrototype | None, part: ByteRequest | None) -> Buffer | None:
         if not _is_metadata(key):
             return super()._read(key, prototype, part)
-        there = self.metadata.get(key)
-        return None if there is None else (prototype or default_buffer_prototype()).buffer.from_bytes(there)
+        text = self.metadata.get(key)
+        return None if text is None else (prototype or default_buffer_prototype()).buffer.from_bytes(text)
 
     @override
     def _write(self, key: str, value: Buffer) -> None:

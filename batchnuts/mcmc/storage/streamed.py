@@ -175,17 +175,20 @@ class StreamedStorage(Storage):
             self._add_to_means(chains, lanes, low - first, last - first, records)
             for number in range(int(low.min()) // self.rows, -(-int(last.max()) // self.rows)):
                 start = number * self.rows
-                to, until = np.maximum(low, start), np.minimum(last, start + self.rows)
-                count = np.maximum(until - to, 0)
+                begin, end = np.maximum(low, start), np.minimum(last, start + self.rows)
+                count = np.maximum(end - begin, 0)
                 if not count.any():
                     continue
                 block = self.blocks.get(number)
                 offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-                rows_there, rows_here = np.repeat(to - first, count) + offset, np.repeat(to - start, count) + offset
-                lanes_there, chains_here = np.repeat(lanes, count), np.repeat(chains, count)
-                for here, there in zip(block.records, records):
-                    if not isinstance(here, tuple):  # asked for
-                        here[chains_here, rows_here] = there[lanes_there, rows_there]
+                source_rows, target_rows = (
+                    np.repeat(begin - first, count) + offset,
+                    np.repeat(begin - start, count) + offset,
+                )
+                source_lanes, target_chains = np.repeat(lanes, count), np.repeat(chains, count)
+                for target, source in zip(block.records, records):
+                    if not isinstance(target, tuple):  # asked for
+                        target[target_chains, target_rows] = source[source_lanes, source_rows]
                 block.filled += int(count.sum())
                 if block.complete:
                     self._enqueue(self.blocks.take(number))
@@ -269,8 +272,8 @@ class StreamedStorage(Storage):
         self.drain()
         self.sink.sync()
         with self.changed:
-            there = self._saved()
-            number = 1 + max(there, default=-1)
+            saved = self._saved()
+            number = 1 + max(saved, default=-1)
             making = self.folder / f".saved-{number}"
             shutil.rmtree(making, ignore_errors=True)
             making.mkdir()
@@ -286,7 +289,7 @@ class StreamedStorage(Storage):
                 synchronize(path)
             os.replace(making, self.folder / f"saved-{number}")
             synchronize(self.folder)
-            for old in there[:-1]:
+            for old in saved[:-1]:
                 shutil.rmtree(self.folder / f"saved-{old}", ignore_errors=True)
 
     def _saved(self) -> list[int]:

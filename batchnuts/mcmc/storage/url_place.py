@@ -29,7 +29,7 @@ from batchnuts.mcmc.storage.place import (
     temporary_name,
 )
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 OBJECTS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "tos", "r2")
 """Protocols of object stores whose URLs begin with a bucket; all of them replace whole objects."""
@@ -107,12 +107,12 @@ class UrlPlace(Place):
         with self._in_words():
             self.files.invalidate_cache()
             try:
-                found = self.files.find(self._at(prefix))
+                paths = self.files.find(self._at(prefix))
             except (FileNotFoundError, NotADirectoryError):
                 return []
             start = f"{self._at(prefix)}/"
-            there = [path for path in found if not is_temporary(path.rpartition("/")[2])]
-            return [self._key(path) for path in there if self._absolute(path).startswith(start)]
+            whole_files = [path for path in paths if not is_temporary(path.rpartition("/")[2])]
+            return [self._key(path) for path in whole_files if self._absolute(path).startswith(start)]
 
     def _absolute(self, path: str) -> str:
         """Some systems leave the first slash out."""
@@ -126,15 +126,15 @@ class UrlPlace(Place):
         with self._in_words():
             self.files.invalidate_cache()
             try:
-                found: list[Mapping[str, Any]] = self.files.ls(self.path, detail=True)
+                entries: list[Mapping[str, Any]] = self.files.ls(self.path, detail=True)
             except (FileNotFoundError, NotADirectoryError):
                 return []
-            return found
+            return entries
 
     @override
     def folders(self) -> list[str]:
-        found = [self._key(one["name"].rstrip("/")) for one in self._listed() if one["type"] == "directory"]
-        return [name for name in found if name and "/" not in name]
+        names = [self._key(entry["name"].rstrip("/")) for entry in self._listed() if entry["type"] == "directory"]
+        return [name for name in names if name and "/" not in name]
 
     # ---- what is put and deleted -------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class UrlPlace(Place):
                 self.files.rm(self._at(prefix), recursive=True)
             self._made = {path for path in self._made if not f"{path}/".startswith(f"{self._at(prefix)}/")}
 
-    def _all(self, calls: list[Callable[[], Found]]) -> list[Found]:
+    def _all(self, calls: list[Callable[[], Result]]) -> list[Result]:
         """Their results; some at a time."""
         if len(calls) < 2:
             return [call() for call in calls]
@@ -197,7 +197,7 @@ class UrlPlace(Place):
             self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="batchnuts-url")
         under_way = [self._pool.submit(call) for call in calls]
         wait(under_way)  # nothing is put any longer when one has failed
-        return [one.result() for one in under_way]
+        return [future.result() for future in under_way]
 
     @override
     def sweep(self) -> None:
@@ -205,8 +205,8 @@ class UrlPlace(Place):
             return
         with self._in_words():
             self.files.invalidate_cache()
-            left = [path for path in self.files.find(self.path) if is_temporary(path.rpartition("/")[2])]
-        self._all([partial(self._delete_one, path) for path in left])
+            temporary_files = [path for path in self.files.find(self.path) if is_temporary(path.rpartition("/")[2])]
+        self._all([partial(self._delete_one, path) for path in temporary_files])
 
     @override
     def sync(self, keys: Collection[str]) -> None:
@@ -223,7 +223,7 @@ class UrlPlace(Place):
         if root is not None:
             ours = isinstance(root, Mapping) and root.get("attributes", {}).get("inference_library") == "batchnuts"
             return "run" if ours else "a Zarr store is there that is not of a run of batchnuts"
-        paths = {self._absolute(one["name"].rstrip("/")) for one in self._listed()}
+        paths = {self._absolute(entry["name"].rstrip("/")) for entry in self._listed()}
         names = {self._key(path) for path in paths}
         if self.path in paths:
             return "it is a file"
@@ -257,10 +257,10 @@ class UrlPlace(Place):
         claim = self.state / "claim"
         if not claim.exists():
             return False
-        there = self.read(CLAIM)
-        if there is not None and there.decode(errors="replace") == claim.read_text():
+        claimed = self.read(CLAIM)
+        if claimed is not None and claimed.decode(errors="replace") == claim.read_text():
             return True
-        if there is None and self.what_is_there() == "nothing":
+        if claimed is None and self.what_is_there() == "nothing":
             return False
         raise CheckpointError(
             f"{self.location} is not as this run has left it: another run was written there since, so it cannot go on. "
@@ -270,17 +270,17 @@ class UrlPlace(Place):
     @override
     def remove_store(self) -> None:
         # the metadata go first, the root's last of all, so that what is begun can be ended
-        what = self.what_is_there()
-        if what == "nothing":
+        state = self.what_is_there()
+        if state == "nothing":
             return
-        if what != "run":
-            raise OutputError(f"{self.location} is not replaced: {what}. Set another output.path.")
+        if state != "run":
+            raise OutputError(f"{self.location} is not replaced: {state}. Set another output.path.")
         if self.exists(METADATA):
             self.put(METADATA, EMPTY)
-        found = self.keys("")
-        first = [key for key in found if key.endswith(f"/{METADATA}")]
+        keys = self.keys("")
+        first = [key for key in keys if key.endswith(f"/{METADATA}")]
         self.delete(first)
-        self.delete(set(found) - {*first, METADATA})
+        self.delete(set(keys) - {*first, METADATA})
         self.delete([METADATA])
         if self.renames:
             self.remove("")
@@ -331,8 +331,8 @@ def file_system(url: Url) -> tuple[Any, str]:
         ) from None
     try:
         with _opening:
-            found: tuple[Any, str] = url_to_fs(url.text)
-        return found
+            files_and_path: tuple[Any, str] = url_to_fs(url.text)
+        return files_and_path
     except ImportError as error:
         package = missing_package(error, url.protocol)
         raise OutputError(
@@ -361,8 +361,8 @@ def missing_package(error: ImportError, protocol: str) -> str:
 
 def reason_in_words(error: Exception) -> str:
     """Why something under a URL failed: what kind it is, and what was said of it."""
-    said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    text = (said.splitlines() or [""])[0].strip().rstrip(".") or type(error).__name__
+    message = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    text = (message.splitlines() or [""])[0].strip().rstrip(".") or type(error).__name__
     kind = type(error).__name__
     if isinstance(error, PermissionError):
         return f"permission denied ({text})"
@@ -386,10 +386,10 @@ def check_url(url: Url, *, force: bool) -> Url:
             f"Cannot write {url}: it is a whole bucket. Set output.path to a name in it, such as {url}/run.zarr."
         )
     try:
-        what = place.what_is_there()
-        if what not in ("nothing", "run"):
-            raise OutputError(f"Cannot write {url}: {what}. Set another output.path.")
-        if what == "run" and not force:
+        state = place.what_is_there()
+        if state not in ("nothing", "run"):
+            raise OutputError(f"Cannot write {url}: {state}. Set another output.path.")
+        if state == "run" and not force:
             raise OutputError(
                 f"{url} exists and is not overwritten. Give --force to replace it, or another output.path."
             )
