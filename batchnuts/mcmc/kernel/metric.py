@@ -147,9 +147,9 @@ class LowRankMetric(_WhiteMomentum):
     def set(self, parameters: MetricParameters) -> NDArray[Any]:
         """Take the eigenvectors and eigenvalues of C. Raises ValueError for more directions than there is room for."""
         inward, outward = (np.zeros_like(array.value) for array in (self.inward, self.outward))
-        found = parameters.eigenvectors.shape[1]
-        inward[:, :found] = parameters.eigenvectors
-        outward[:found] = ((np.sqrt(parameters.eigenvalues) - 1.0) * parameters.eigenvectors).T
+        directions = parameters.eigenvectors.shape[1]
+        inward[:, :directions] = parameters.eigenvectors
+        outward[:directions] = ((np.sqrt(parameters.eigenvalues) - 1.0) * parameters.eigenvectors).T
         self.inward.value, self.outward.value = inward, outward
         return parameters.inverse_mass
 

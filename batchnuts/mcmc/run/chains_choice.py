@@ -157,9 +157,9 @@ def _reason(sampler: SamplerSettings, best: Candidate, table: Sequence[Candidate
         asked.append(f"R-hat < {sampler.until.rhat:g}")
     place = table.index(best)
     others = [
-        f"{other.chains} chains {other.cost / best.cost:.1f} times as long"
-        for other in table[max(place - NEIGHBOURS, 0) : place + NEIGHBOURS + 1]
-        if other is not best
+        f"{neighbour.chains} chains {neighbour.cost / best.cost:.1f} times as long"
+        for neighbour in table[max(place - NEIGHBOURS, 0) : place + NEIGHBOURS + 1]
+        if neighbour is not best
     ]
     processors = in_words(cores, "processor")
     text = (

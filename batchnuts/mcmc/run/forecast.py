@@ -76,11 +76,16 @@ class Size:
         variables, observed = model.variables, model.observed_data
         observations = sum(int(np.size(array)) for _, array in observed.values())
         lengths = {name: len(labels) for name, labels in model.labels().items()}
-        known = {*observed, *model.constant_data, *model.ground_truth, *(variable.name for variable in variables)}
+        not_generated = {
+            *observed,
+            *model.constant_data,
+            *model.ground_truth,
+            *(variable.name for variable in variables),
+        }
         generated = [
             dims
             for name, dims in model.dims.items()
-            if name not in known and set(dims) <= lengths.keys() and saved.has(name)
+            if name not in not_generated and set(dims) <= lengths.keys() and saved.has(name)
         ]
         return cls(
             model.dimension,
@@ -176,13 +181,13 @@ def forecast(
     content = content or Content()
     streamed = streamed or not content.draws
     chains, draws, item = sampler.fewest_chains, sampler.draws, np.dtype(size.dtype).itemsize
-    one = draw_bytes(size.dimension, size.dtype, content.divergences)
+    record_bytes = draw_bytes(size.dimension, size.dtype, content.divergences)
     window = _longest_window(sampler, chains)
-    records, samples, saved = chains * draws * one, chains * draws, chains * content.length(draws)
+    records, samples, saved = chains * draws * record_bytes, chains * draws, chains * content.length(draws)
     if streamed:
-        sampling, kept = _streaming_bytes(chains, draws, one, size), sampler.until is not None
+        sampling, keeps_records = _streaming_bytes(chains, draws, record_bytes, size), sampler.until is not None
     else:
-        sampling, kept = 0, True
+        sampling, keeps_records = 0, True
     checks = 0
     if sampler.until is not None:  # what it looks at in float64, and blocks of records (storage/memory.py) joined
         checks = samples * size.values * 8 + (records if draws > ROOM else 0)
@@ -201,9 +206,10 @@ def forecast(
     return Forecast(
         libraries=engine_infos()[backend].process_bytes
         + (LIBRARIES_OF_STORE if streamed or not content.draws else LIBRARIES_OF_FILE),
-        records=records if kept else 0,
+        records=records if keeps_records else 0,
         values=0 if streamed else values,
-        sampling=_machine_bytes(sampler, execution, size, one, window) + max(checks + sampling, window * chains * one),
+        sampling=_machine_bytes(sampler, execution, size, record_bytes, window)
+        + max(checks + sampling, window * chains * record_bytes),
         metric=_MATRICES * 8 * size.dimension**2 if sampler.metric == "dense" else 0,
         moments=moments_bytes(chains, window, size.dimension),
         writing=0 if streamed else saved * size.largest * item,
@@ -260,7 +266,7 @@ def memory_problem(
     may end long before its last draw.
     """
 
-    there = machine_memory()
+    memory = machine_memory()
     saved = content or Content()
 
     def of(
@@ -268,19 +274,19 @@ def memory_problem(
     ) -> Forecast:
         return forecast(sampler, execution, size, content=content, streamed=streamed, backend=backend)
 
-    def needs(found: Forecast) -> int:
-        return found.peak if sampler.until is None else max(found.lasting, found.metric)
+    def needs(estimate: Forecast) -> int:
+        return estimate.peak if sampler.until is None else max(estimate.lasting, estimate.metric)
 
     def fits(*changed: Any, **others: Any) -> bool:
-        return needs(of(*changed, **others)) <= there
+        return needs(of(*changed, **others)) <= memory
 
-    found = of(sampler)
-    if needs(found) <= there:
+    estimate = of(sampler)
+    if needs(estimate) <= memory:
         return None
-    has = f"this machine has {short_bytes(there)}"
-    if found.metric > max(there, found.records):
+    has = f"this machine has {short_bytes(memory)}"
+    if estimate.metric > max(memory, estimate.records):
         return (
-            f"sampler.metric: a dense metric of {size.dimension} coordinates takes {short_bytes(found.metric)} to "
+            f"sampler.metric: a dense metric of {size.dimension} coordinates takes {short_bytes(estimate.metric)} to "
             f"estimate, and {has}; write sampler.metric: low_rank"
         )
     draws = _most(lambda n: fits(sampler.model_copy(update={"draws": n})), sampler.draws)
@@ -305,7 +311,7 @@ def memory_problem(
     draw = in_words(size.dimension, "number")
     return (
         f"sampler.chains x sampler.draws: {sampler.fewest_chains} x {sampler.draws} draws of {draw} or more take about "
-        f"{short_bytes(needs(found))} of memory ({short_bytes(found.records)} for draws), and {has}; "
+        f"{short_bytes(needs(estimate))} of memory ({short_bytes(estimate.records)} for draws), and {has}; "
         f"{', or '.join(remedies) or 'take a smaller model, or a larger machine'}"
     )
 

@@ -27,10 +27,10 @@ class Pace:
         The second half: the beginning of a phase may be slow, while programs are loaded, and short intervals say
         little, because chains report after many transitions at once.
         """
-        now, made = self.points[-1]
-        if not made or now <= 0:
+        last_time, last_count = self.points[-1]
+        if not last_count or last_time <= 0:
             return None
-        then, before = next(point for point in reversed(self.points) if point[0] <= now / 2)
-        if made == before:
-            then, before = self.points[0]
-        return max(transitions - made, 0) * (now - then) / (made - before)
+        earlier_time, earlier_count = next(point for point in reversed(self.points) if point[0] <= last_time / 2)
+        if last_count == earlier_count:
+            earlier_time, earlier_count = self.points[0]
+        return max(transitions - last_count, 0) * (last_time - earlier_time) / (last_count - earlier_count)
