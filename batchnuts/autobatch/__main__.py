@@ -36,11 +36,11 @@ MODES = ("xla", "graph", "eager")
 
 
 class UsageError(Exception):
-    """What is wrong with the command line, in one line."""
+    """A mistake in the command line; the message is one line."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """One line on stderr for a mistake, and where help is."""
+    """Prints one line on stderr for a mistake, which says where help is."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")

@@ -78,7 +78,7 @@ class _Options:
             raise OptionError(f"max_stack_depth must be at least 1, or None to let stacks grow; found {depth!r}")
 
     def engine(self) -> Engine:
-        """What runs the machine. Raises OptionError for an unknown one."""
+        """The engine that runs the machine. Raises OptionError for an unknown one."""
         if self.executor in ("unbatched", "reference"):  # of the first, for types only
             return engine_of("reference")
         return ON_BACKEND if hasattr(self.backend, "style") else engine_of(self.backend)
@@ -319,7 +319,7 @@ class BatchedFunction(LaneFunction):
         return make_schedule(program, policy, lambda: block_costs(program, compiled), served)
 
     def _served(self, profile: Profile, program: Program) -> dict[str, int]:
-        """For each block, how many lanes it has served."""
+        """The number of lanes that each block has served."""
         name, labels = self.__name__, program.graph.labels  # type: ignore[attr-defined]
         counts = profile.blocks().items()
         served = {label: n.active for (f, executor, label), n in counts if (f, executor) == (name, EXECUTORS[0])}
@@ -379,7 +379,7 @@ class BatchedFunction(LaneFunction):
         return explain_passes(self.__name__, self.passes(*types, backend=backend))  # type: ignore[attr-defined]
 
     def _parsed_types(self, types: tuple[Any, ...]) -> tuple[Any, ...]:
-        """One type per parameter, from what `dump` takes."""
+        """One type per parameter, parsed from what `dump` takes."""
         name, signature = self.__name__, self._signature  # type: ignore[attr-defined]
         try:
             bound = signature.bind(*types).arguments

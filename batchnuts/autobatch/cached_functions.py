@@ -38,7 +38,7 @@ _BUILTINS = ("dict", "frozenset", "list", "tuple")
 def read_or_compile(
     compile_it: Compile, name: str, types: Any, backend: Backend, identity: Identity
 ) -> CompiledFunction:
-    """What is kept of the function, or what `compile_it` gives, which is kept then.
+    """Read the compiled function from the disk; where it is not there, call `compile_it` and keep the result.
 
     name: of the function. types: of one lane's arguments.
     """
@@ -64,7 +64,7 @@ def read_or_compile(
 
 
 def _as_entry(compiled: CompiledFunction) -> bytes | None:
-    """None for what cannot be written, or would not be the same program when it is read."""
+    """The entry; None for what cannot be written, or would not be the same program when it is read."""
     if shared_arrays(compiled.lowered):  # objects of this process
         return None
     try:
@@ -76,7 +76,7 @@ def _as_entry(compiled: CompiledFunction) -> bytes | None:
 
 
 def _texts(compiled: CompiledFunction) -> tuple[str, str]:
-    """Of both programs."""
+    """The texts of both programs."""
     return show_program(compiled.lowered), show_program(compiled.with_calls)
 
 
@@ -88,7 +88,7 @@ def write(compiled: CompiledFunction) -> bytes:
 
 
 def read(content: bytes, compile_it: Compile, drop: Callable[[], None] = lambda: None) -> CompiledFunction:
-    """What was written; `compile_it` is called where one of its primitives is. Raises for anything else.
+    """Read an entry; `compile_it` is called where one of its primitives is. Raises for what is none.
 
     drop: called where `compile_it` gives other programs, before BatchnutsError is raised.
     """
@@ -138,7 +138,7 @@ def _calls_of(compiled: CompiledFunction) -> tuple[list[Callable[..., Any]], dic
 
 
 class _DeferredCall:
-    """In place of a primitive's function that was not read."""
+    """Stands for a primitive's function that was not read; compiles when it is called."""
 
     def __init__(self, calls: Callable[[], list[Callable[..., Any]]], number: int) -> None:
         self._calls = calls
@@ -149,7 +149,7 @@ class _DeferredCall:
 
 
 def frozen_mapping(entries: dict[Any, Any]) -> MappingProxyType[Any, Any]:
-    """What an entry has a frozen mapping as: pickle cannot name its class."""
+    """Make a frozen mapping, which an entry has as a call of this: pickle cannot name its class."""
     return MappingProxyType(entries)
 
 

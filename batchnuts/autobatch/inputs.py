@@ -114,7 +114,7 @@ def lane_type(name: str, leaf: Any) -> TensorType:
 
 
 def default_type(name: str, leaf: Any) -> TensorType:
-    """The same of a default, which is what each lane has."""
+    """The type that one lane has of a default's leaf, which is what each lane has."""
     if type(leaf) in WEAK_DTYPES:
         return lane_type(name, leaf)
     array = as_array(name, leaf)

@@ -65,9 +65,9 @@ def jax(
 def tensorflow(
     function: BatchedFunction, *, max_stack_depth: int, check: bool = True, schedule: str | Schedule = "auto"
 ) -> InsideFunction:
-    """The same of tensors, for use inside of a `tf.function`, compiled by XLA or not; see `jax`.
+    """A batched function as a function of tensors, for use inside of a `tf.function`, compiled by XLA or not.
 
-    It has no gradient.
+    Its options are those of `jax`; it has no gradient.
     """
     return InsideFunction(function, get_backend("tensorflow", "xla"), max_stack_depth, check, schedule)
 
@@ -97,7 +97,7 @@ def _positive(name: str, value: int) -> int:
 
 
 def _refuse_first_tensorflow() -> None:
-    """In graphs of TensorFlow 1, and functions that they call, `==` compares tensors by identity."""
+    """Raise TypeError inside of a graph of TensorFlow 1, in which `==` compares tensors by identity."""
     import tensorflow as tf
 
     if not tf.compat.v1.executing_eagerly_outside_functions():
@@ -108,7 +108,7 @@ def _refuse_first_tensorflow() -> None:
 
 
 class InsideFunction:
-    """Made by `jax` and `tensorflow`."""
+    """A batched function that is called inside of a traced program; `jax` and `tensorflow` make it."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class InsideFunction:
         raise self._faults[number].error(numbers != 0, self.max_stack_depth, can_grow=False)
 
     def _program(self, types: tuple[Any, ...], lanes: int) -> Callable[..., tuple[Array, ...]]:
-        """Of the leaves of all lanes to the results' leaves and the faults."""
+        """The function of the leaves of all lanes that gives the results' leaves and the faults."""
         key = (hashable(types), lanes)
         function = self._programs.get(key)
         if function is None:

@@ -54,7 +54,7 @@ class CompiledFunction:
 def compile_function(
     function: LaneFunction, input_types: tuple[Any, ...], evaluator: Evaluator, observe: Observer | None = None
 ) -> CompiledFunction:
-    """From a Python function and the types of one lane's arguments to both executable forms.
+    """Compile a Python function for the types of one lane's arguments, to both executable forms.
 
     `observe` is called with each pass's name and result: frontend, and then those of `compile_program`.
     """
@@ -106,7 +106,7 @@ def _learn(
 def compile_program(
     program: Program, input_types: tuple[Any, ...], evaluator: Evaluator, observe: Observer | None = None
 ) -> CompiledFunction:
-    """From a well-formed program with calls, made by the frontend or by hand, to both executable forms.
+    """Compile a well-formed program with calls, made by the frontend or by hand, to both executable forms.
 
     `observe` is called with each pass's name and result, from infer_types to tail_calls.
     """

@@ -56,10 +56,10 @@ class Identity:
         self._by_lanes = by_lanes
         self._besides: tuple[str, ...] = ()
         self._first: dict[int, str | None] = {}
-        """By the number of lanes, where that matters, as it was when it was first asked for."""
+        """The identity by the number of lanes, where that matters, as it was when it was first asked for."""
 
     def with_text(self, *texts: str) -> Identity:
-        """That of a program which depends on these texts besides."""
+        """The identity of a program which depends on these texts besides."""
         extended = Identity(self._current, self._key_of, self._at_first, by_lanes=self._by_lanes)
         extended._besides, extended._first = (*self._besides, *texts), self._first
         return extended
@@ -115,7 +115,7 @@ class PartFunction:
 
 
 MODES = ("xla", "graph", "eager")
-"""Of TensorFlow; JAX has the first and the last, and NumPy none."""
+"""The modes of TensorFlow; JAX has the first and the last, and NumPy none."""
 
 STYLES = ("masking", "gather")
 """How a primitive runs on the active lanes only: masking computes all rows and selects, so that shapes stay static;
@@ -171,7 +171,7 @@ class SweepPlan:
         return sweeps % self.patience == self.patience - 1 if self.patience is not None else False
 
     def dues(self, state: State, lanes: LaneCounts) -> Callable[[BlockStep, Array], tuple[Array, Array]]:
-        """At the start of a sweep that a compiler traces, the function (step, pc) -> (due, waiting).
+        """Make the function (step, pc) -> (due, waiting), at the start of a sweep that a compiler traces.
 
         It is called when the sweep comes to the step, with the counters pc [lanes] as they are then; `waiting` is how
         many lanes are at the step's index, an int64 scalar.
@@ -280,7 +280,7 @@ class Backend(Evaluator, Protocol):
         """The function of States and scalars as the mode runs it; it may be a PartFunction."""
 
     def compile_machine(self, function: MachineFunction, plain: bool) -> CompiledMachine:
-        """The same for a whole machine; small arrays of its result may be on the host.
+        """A whole machine as the mode runs it; small arrays of its result may be on the host.
 
         plain: a compiler loses nothing if it makes plain loops of all operations.
         """
@@ -326,7 +326,7 @@ class Interpreted:
         return self.function(state, *scalars)
 
     def trace(self, state: State, *scalars: Array) -> None:
-        """Nothing to do."""
+        """Do nothing: there is nothing to compile."""
 
 
 def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, int]:

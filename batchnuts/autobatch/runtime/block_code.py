@@ -116,7 +116,7 @@ class MachineBlocks:
         return len(self.faults)
 
     def _fault_codes(self, steps: tuple[Step, ...]) -> dict[int, int]:
-        """By the step's identity, the fault that is recorded on lanes where it fails."""
+        """The code of the fault that is recorded on lanes where a step fails, by the step's identity."""
         codes: dict[int, int] = {}
         for step in steps:
             match step:

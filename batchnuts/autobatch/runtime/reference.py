@@ -155,7 +155,7 @@ class _Activation:
                     self.go_to(self.return_labels.pop())
 
     def run(self, op: Op) -> None:
-        """One op other than a call."""
+        """Run one op other than a call."""
         match op:
             case PrimOp(vars_out, function, vars_in):
                 values = [map_leaves(read_only, self.read(v)) for v in vars_in]

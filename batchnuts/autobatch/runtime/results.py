@@ -21,7 +21,7 @@ _NUMPYS = frozenset({np.ndarray, *(np.dtype(code).type for code in np.typecodes[
 
 _dtype = functools.cache(np.dtype)
 _HELD_BY = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "fc", "c": "c"}
-"""By the kind of a dtype, the kinds of those whose arrays can have its values."""
+"""The kinds of dtypes whose arrays can have the values of a dtype, by its kind."""
 
 
 def in_type(value: Any, type_: TensorType, function: Primitive, source: Source | None) -> Any:

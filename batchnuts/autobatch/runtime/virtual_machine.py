@@ -52,7 +52,7 @@ from batchnuts.autobatch.scheduling.policies import costly_blocks, ending_early,
 from batchnuts.autobatch.scheduling.schedule import Schedule
 
 FIRST_STACK_DEPTH = 16
-"""Where an automatic stack depth begins; it grows up to LARGEST_STACK_DEPTH."""
+"""The first automatic stack depth; it grows up to LARGEST_STACK_DEPTH."""
 
 LARGEST_PREDICTED_DEPTH = 1 << 20
 """The maximum automatic stack depth where an input gives the depth of the recursion."""
@@ -180,7 +180,7 @@ class VirtualMachine(ResumableMachine):
         )
 
     def _named(self, arguments: Any) -> dict[str, Array]:
-        """By the program's input variables."""
+        """The arguments by the program's input variables."""
         return dict(zip(self.program.vars_in, flatten(arguments)[0], strict=True))
 
     @override
@@ -278,11 +278,11 @@ class VirtualMachine(ResumableMachine):
         return {**state, **entries}
 
     def _entry(self, variable: str) -> str:
-        """Of the state: where the top frame of a variable of the program before coalescing is."""
+        """The entry of the state that has the top frame of a variable of the program before coalescing."""
         return f"value:{self.program.renamed.get(variable, variable)}"
 
     def run_inside(self, inputs: dict[str, Array], max_sweeps: int | None = None) -> State:
-        """The same, as a part of a program that is being traced: nothing is compiled by it.
+        """Run until every lane has halted, as a part of a program that is being traced: nothing is compiled by it.
 
         max_sweeps: after these, lanes that have not halted get a fault.
         """

@@ -259,7 +259,7 @@ class JaxBackend(Backend, LaneCounts):
 
 
 def _of_part(part: PartFunction) -> ByIdentity:
-    """How its programs are found."""
+    """The key by which the compiled programs of a part are found."""
     identity = part.identity
     result = (dict.fromkeys(part.gives, 0), 0 if part.may_fail else None)
     return ByIdentity(lambda types: identity.key(part.text(), types, lanes=part.lanes), result, identity.is_unchanged)

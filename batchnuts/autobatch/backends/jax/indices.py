@@ -75,7 +75,7 @@ def _is_traced(value: Any) -> bool:
 
 
 def _with_narrow_indices(jaxpr: Any) -> Any:
-    """The same with indices of 32 bits, also in the bodies of control flow; `jaxpr` itself where it has no others."""
+    """The jaxpr with indices of 32 bits, also in the bodies of control flow; `jaxpr` itself where it has no others."""
     equations = [changed for equation in jaxpr.eqns for changed in _equations(equation)]
     same = len(equations) == len(jaxpr.eqns) and all(map(operator.is_, equations, jaxpr.eqns))
     return jaxpr if same else jaxpr.replace(eqns=equations)
@@ -116,6 +116,6 @@ def _parameter(value: Any) -> Any:
 
 
 def _int32(index: Array) -> Array:
-    """What is beyond 32 bits is outside of every array, and stays there."""
+    """An index in 32 bits; one that is beyond these is outside of every array, and stays there."""
     low, high = (index.dtype.type(end) for end in (max(-(2**31), np.iinfo(index.dtype).min), 2**31 - 1))
     return lax.convert_element_type(lax.clamp(low, index, high), jnp.int32)

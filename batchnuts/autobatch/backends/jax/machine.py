@@ -25,13 +25,13 @@ class _Program:
 
     function: MachineFunction
     types: tuple[Any, ...]
-    """Of its arguments: trees of jax.ShapeDtypeStruct."""
+    """The types of its arguments: trees of jax.ShapeDtypeStruct."""
     entries: Entries | None
     """Where the run that made it keeps programs; another thread may compile it."""
     second_key: str | None = None
-    """By which it will be found without a trace."""
+    """The key by which it will be found without a trace."""
     content: bytes | None = None
-    """What was found by it."""
+    """The program as it was on the disk, until it is loaded."""
     traced: Any = None
     lowered: Any = None
     compiling: threading.Lock = field(default_factory=threading.Lock)

@@ -78,14 +78,14 @@ class Layout:
 
     @cached_property
     def together(self) -> tuple[int, ...]:
-        """Which arrays are packed."""
+        """The numbers of the arrays that are packed."""
         small = tuple(i for i, t in enumerate(self.types) if is_small(t.shape))
         size = sum(self.sizes[i] * np.dtype(self.types[i].dtype).itemsize for i in small)
         return small if self.most is None or size <= self.most else ()
 
     @cached_property
     def alone(self) -> tuple[int, ...]:
-        """Which are not."""
+        """The numbers of those that are not."""
         return tuple(i for i in range(len(self.types)) if i not in self.together)
 
     @cached_property
@@ -95,7 +95,7 @@ class Layout:
 
     @cached_property
     def packs(self) -> tuple[tuple[int, ...], ...]:
-        """Which arrays go together."""
+        """The numbers of the arrays of each pack, which have one dtype."""
         by_dtype: dict[str, list[int]] = {}
         for i in self.together:
             by_dtype.setdefault(self.types[i].dtype, []).append(i)
@@ -148,7 +148,7 @@ class _Border:
     into: Layout
     run: Callable[..., Sequence[Array]]
     names: tuple[str, ...]
-    """Of the state that results."""
+    """Names of the entries of the state that results."""
     back: Layout
     traced: Any = None
     """The `tf.function`; None where the program was found without a trace."""
@@ -209,7 +209,7 @@ class PackedFunction:
         return self._traced(border, state).get_concrete_function(*_specs(border.into)).graph
 
     def compiled_text(self, state: State, *scalars: Array) -> str:
-        """What XLA makes of it for these: its optimized instructions."""
+        """The optimized instructions that XLA makes of it for these arguments."""
         border = self._border(state, scalars)
         traced = self._traced(border, state)
         text: str = traced.experimental_get_compiler_ir(*border.arguments(state, scalars))(stage="optimized_hlo")
@@ -276,6 +276,6 @@ def _specs(into: Layout) -> list[tf.TensorSpec]:
 
 
 def _dtype(array: Any) -> np.dtype[Any]:
-    """NumPy's, of a tensor too."""
+    """The dtype of an array or a tensor, as NumPy's."""
     dtype = array.dtype
     return dtype if isinstance(dtype, np.dtype) else np.dtype(dtype.as_numpy_dtype)

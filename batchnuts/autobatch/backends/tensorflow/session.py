@@ -58,12 +58,12 @@ class SessionProgram:
         self.once_run: Callable[[], object] = lambda: None
         """Called when a program that is kept has run for the first time."""
         self._runs: dict[int, Any] = {}
-        """By shard."""
+        """What runs the program, by shard."""
         self._making = threading.Lock()
 
     @classmethod
     def of_function(cls, function: Any, specs: Sequence[tf.TensorSpec]) -> SessionProgram:
-        """Made from a `tf.function`; captured tensors keep their present values."""
+        """Make it from a `tf.function`; captured tensors keep their present values."""
         # a graph with nothing in it but the call: XLA compiles the body of the called function
         concrete = tf.function(lambda *arrays: function(*arrays), autograph=False).get_concrete_function(*specs)
         kept = kept_program(concrete.graph)

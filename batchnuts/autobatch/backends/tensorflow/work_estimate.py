@@ -19,7 +19,7 @@ PRODUCTS = {"MatMul": "transpose_a", "BatchMatMul": "adj_x", "BatchMatMulV2": "a
 
 
 def primitive_work(function: Primitive, inputs: tuple[TensorType, ...]) -> Work:
-    """Estimated from its trace.
+    """Estimate the work of a primitive from its trace.
 
     A rough measure: a loop counts once, a branch with both arms, a call and its derivative up to three times.
     """
@@ -30,7 +30,7 @@ def primitive_work(function: Primitive, inputs: tuple[TensorType, ...]) -> Work:
 
 
 def _graph_work(graph: Any) -> Work:
-    """In a graph and in the functions that it calls."""
+    """The work in a graph and in the functions that it calls."""
     total = Work()
     for op in graph.get_operations():
         size = float(sum(s for tensor in op.outputs if (s := tensor.shape.num_elements()) is not None))
