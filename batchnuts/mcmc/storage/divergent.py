@@ -12,7 +12,7 @@ from batchnuts.mcmc.kernel.chain_program import Record
 from batchnuts.mcmc.storage.place import STATE, Place
 
 DIVERGENCES = f"{STATE}/divergences"
-"""Where they are in a store until its run ends, whoever has found them."""
+"""The folder of a store that has them until its run ends, whoever has found them."""
 
 
 def put_divergences(place: Place, name: str, divergences: dict[str, NDArray[Any]]) -> None:

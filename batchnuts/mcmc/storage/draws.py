@@ -18,10 +18,10 @@ from batchnuts.mcmc.storage.history import History
 from batchnuts.settings.schema import in_words
 
 RunPhase = Literal["compile", "warmup", "sampling"]
-"""Those of a run, in their order; each has its time in the file."""
+"""The phases of a run, in their order; each has its time in the file."""
 
 Phase = Literal["start", RunPhase, "saving", "diagnostics"]
-"""Those of the command line, in their order: `start` imports libraries and builds the model."""
+"""The phases of the command line, in their order: `start` imports libraries and builds the model."""
 
 RUN_PHASES: tuple[RunPhase, ...] = get_args(RunPhase)
 
@@ -71,7 +71,7 @@ class Progress:
         return self.total // self.chains if self.chains else 0
 
     def as_dict(self) -> dict[str, Any]:
-        """The same for programs, as in the lines of `python -m batchnuts.sample --json`.
+        """The progress for programs, as in the lines of `python -m batchnuts.sample --json`.
 
         Of strings, numbers, booleans, None (not known), lists and dicts; docs/progress.md says what each key means.
         """
@@ -138,7 +138,7 @@ class WindowTuning:
     """What a window of warmup came to, which the next one started with, or the draws."""
 
     transitions: int
-    """That each chain had made by then."""
+    """Transitions that each chain had made by then."""
     step_size: NDArray[np.float64]
     """[3]: the lowest, the median and the highest of all chains, which are one where step sizes are pooled."""
     variance: NDArray[np.float64]

@@ -22,12 +22,12 @@ Entry = tuple[tuple[str, ...], NDArray[Any], dict[str, Any]]
 """Dimensions, values and attributes of a variable, as xarray takes them."""
 
 Entries = dict[str, Entry]
-"""By name: the variables of a group."""
+"""The variables of a group, by name."""
 
 SAMPLES = ("chain", "draw")
 
 GROUP_OF_FUNCTION = {"generated": "posterior", "log_likelihood": "log_likelihood", "predictive": "posterior_predictive"}
-"""Where what a function gives is put."""
+"""The group into which what a function gives is put."""
 
 
 class Layout:
@@ -138,7 +138,7 @@ class Layout:
     def _computed(
         self, position: NDArray[Any], chains: NDArray[np.int64], draws: NDArray[np.int64]
     ) -> dict[str, Entries]:
-        """By group: what the model's functions make of positions [chain, draw, dimension]."""
+        """What the model's functions make of positions [chain, draw, dimension], by group."""
         quantities = self._quantities
         if quantities is None or not position.size:
             return {}
@@ -152,7 +152,7 @@ class Layout:
         return groups
 
     def _tried(self, compute: Callable[[], Any]) -> Any:
-        """What it gives; None, from now on, where a function of the model fails."""
+        """The result of `compute`; None, from now on, where a function of the model fails."""
         try:
             return compute()
         except (ModelError, MemoryError, LeftOutError) as error:
@@ -163,7 +163,7 @@ class Layout:
             return None
 
     def _entries(self, arrays: Arrays, shape: tuple[int, ...], attributes: dict[str, Any] | None = None) -> Entries:
-        """Of arrays [chains * draws, ...], in the order of the model's `dims`."""
+        """The entries of arrays [chains * draws, ...], in the order of the model's `dims`."""
         ordered = sorted(arrays.items(), key=lambda item: self._order.get(item[0], len(self._order)))
         return self._cast(
             {

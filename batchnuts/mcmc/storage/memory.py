@@ -29,7 +29,7 @@ class MemoryStorage(Storage):
         self.blocks: list[tuple[int, Record]] = []
         """Arrays [chains, rows, ...] with the transition of their first row; only the last one may be empty."""
         self.rows = 0
-        """Of all blocks."""
+        """The rows of all blocks together."""
         self.recorded: NDArray[np.int64] = np.zeros(chains, np.int64)
         """[chains]: transitions of each."""
         self._add(min(room or transitions, transitions))
@@ -67,7 +67,7 @@ class MemoryStorage(Storage):
         self.recorded[chains] = last
 
     def make_room(self, transitions: int) -> None:
-        """For the first `transitions` of every chain."""
+        """Make room for the first `transitions` of every chain."""
         with self.lock:
             while self.rows < transitions:
                 self._add(min(self.rows, self.transitions - self.rows))

@@ -43,14 +43,14 @@ class Place(ABC):
 
     @abstractmethod
     def read(self, key: str) -> bytes | None:
-        """None where there is nothing."""
+        """The content of a key; None where there is nothing."""
 
     @abstractmethod
     def put(self, key: str, data: Any) -> None:
-        """data: an object with the buffer interface."""
+        """Put a content in the place of a key. data: an object with the buffer interface."""
 
     def put_all(self, items: Mapping[str, bytes]) -> None:
-        """Several, in any order."""
+        """Put the contents of several keys, in any order."""
         for key, data in items.items():
             self.put(key, data)
 
@@ -60,19 +60,19 @@ class Place(ABC):
 
     @abstractmethod
     def keys(self, prefix: str) -> list[str]:
-        """All below `prefix/`, but for what is being put."""
+        """All keys below `prefix/`, but for what is being put."""
 
     @abstractmethod
     def delete(self, keys: Iterable[str], *, folders: bool = False) -> None:
-        """Those of them that are there. folders: whether those that have become empty go, too."""
+        """Delete those of the keys that are there. folders: whether folders that have become empty go, too."""
 
     @abstractmethod
     def remove(self, prefix: str) -> None:
-        """All below `prefix/`."""
+        """Delete all below `prefix/`."""
 
     @abstractmethod
     def folders(self) -> list[str]:
-        """Names of what has further keys below it."""
+        """The names of what has further keys below it."""
 
     @abstractmethod
     def sweep(self) -> None:
@@ -236,7 +236,7 @@ def sizes_there(place: Place, group: str) -> tuple[int, int]:
 
 
 def failed_to_write(place: Place, error: OSError, length: int = 0) -> OutputError:
-    """What to say of it. length: draws of each chain that are there, should it not be reached any longer."""
+    """The error to raise for it. length: draws of each chain that are there, should it not be reached any longer."""
     with suppress(OSError):
         _, length = sizes_there(place, "posterior")
     saved = f"{length} draws of each chain are in it, and can be read" if length else "no draw is in it"

@@ -14,7 +14,7 @@ from batchnuts.mcmc.storage.place import METADATA, LocalPlace, Place
 
 
 class PlaceStore(Store):
-    """What is at a place."""
+    """A place as a store of Zarr."""
 
     supports_writes: bool = True
     supports_deletes: bool = True
@@ -106,7 +106,7 @@ class ChunkStore(PlaceStore):
     def __init__(self, place: Place, *, read_only: bool = False, other: ChunkStore | None = None) -> None:
         super().__init__(place, read_only=read_only)
         self.metadata: dict[str, bytes] = {} if other is None else other.metadata
-        """By key."""
+        """Metadata by key."""
         self.written: set[str] = set() if other is None else other.written
         """Keys of chunks since it was emptied."""
 

@@ -48,8 +48,8 @@ SHARE = 20
 """A block has at most one in so many draws of the run, so that a run can be looked at on its way."""
 
 SMALL_SHARE, SMALL_BLOCK = 4, 250_000
-"""The same of a small run, whose blocks would have fewer bytes: each is a file for each variable, and these take longer
-than what is in them."""
+"""The share and bytes of a small run, whose blocks would have fewer bytes: each is a file for each variable, and
+these take longer than what is in them."""
 
 
 class Sink(Protocol):
@@ -107,7 +107,7 @@ class StreamedStorage(Storage):
         self._pages.mkdir(parents=True)
         self.blocks = RowBlocks(like, chains, transitions, rows, IN_MEMORY, self._pages)
         self.means = ChainMeans(chains, like.position.shape[2], like.position.dtype, like.step_size.dtype)
-        """Of everything that was recorded."""
+        """The means of everything that was recorded."""
         self.memory = None
         if remember:
             (folder / "memory").mkdir(exist_ok=True)
@@ -115,13 +115,13 @@ class StreamedStorage(Storage):
         self.recorded: NDArray[np.int64] = np.zeros(chains, np.int64)
         """[chains]: transitions of each."""
         self.written = 0
-        """Blocks, all complete."""
+        """The number of blocks that were written, all complete."""
         self.waiting: deque[RowBlock] = deque()
         """The first one is being written."""
         self.previous: NDArray[np.floating] | None = None
         """[chains, dimension]: the last positions that were written."""
         self.failure: BaseException | None = None
-        """Of the writer's thread."""
+        """The error of the writer's thread."""
         self.closed = False
         self.changed = threading.Condition()
         """Guards all of the above; notified when the queue or what is written changes."""
@@ -202,7 +202,7 @@ class StreamedStorage(Storage):
         high: NDArray[np.int64],
         records: Record,
     ) -> None:
-        """Rows [low, high) of these lanes."""
+        """Add the rows [low, high) of these lanes to the means."""
         fresh = low == 0
         if fresh.any():
             position, step_size = records.position[lanes[fresh]], records.step_size[lanes[fresh]]

@@ -47,7 +47,7 @@ PROBE = f"{STATE}/probe-"
 """The beginning of the keys that are put, and deleted, before a run."""
 
 OF_A_RUN = (CLAIM, PROBE, f"{STATE}/token", f"{STATE}/divergences/")
-"""What the keys of a run begin with that are needed until it ends."""
+"""The beginnings of the keys of a run that are needed until it ends."""
 
 
 class UrlError(OutputError, OSError):
@@ -115,14 +115,14 @@ class UrlPlace(Place):
             return [self._key(path) for path in whole_files if self._absolute(path).startswith(start)]
 
     def _absolute(self, path: str) -> str:
-        """Some systems leave the first slash out."""
+        """The path with the first slash, which some systems leave out."""
         return f"/{path}" if self.path.startswith("/") and not path.startswith("/") else path
 
     def _key(self, path: str) -> str:
         return self._absolute(path).removeprefix(f"{self.path}/")
 
     def _listed(self) -> list[Mapping[str, Any]]:
-        """What is directly in it; the place itself where that is a file."""
+        """The entries directly in the place; the place itself where that is a file."""
         with self._in_words():
             self.files.invalidate_cache()
             try:
@@ -190,7 +190,7 @@ class UrlPlace(Place):
             self._made = {path for path in self._made if not f"{path}/".startswith(f"{self._at(prefix)}/")}
 
     def _all(self, calls: list[Callable[[], Result]]) -> list[Result]:
-        """Their results; some at a time."""
+        """The results of calls that are made some at a time."""
         if len(calls) < 2:
             return [call() for call in calls]
         if self._pool is None:
@@ -321,7 +321,7 @@ _opening = threading.Lock()
 
 
 def file_system(url: Url) -> tuple[Any, str]:
-    """That of fsspec, and the path in it. Raises OutputError."""
+    """The file system of fsspec, and the path in it. Raises OutputError."""
     try:
         from fsspec.core import url_to_fs
         from fsspec.registry import available_protocols
@@ -350,7 +350,7 @@ def file_system(url: Url) -> tuple[Any, str]:
 
 
 def missing_package(error: ImportError, protocol: str) -> str:
-    """Which one a protocol takes."""
+    """The package that a protocol takes."""
     from fsspec.registry import known_implementations
 
     cause = error.__cause__ if isinstance(error.__cause__, ImportError) else error

@@ -39,7 +39,7 @@ class ZarrFiles:
         self.placed: dict[str, bytes] = {}
         """Metadata that are known to be there, by key."""
         self.arrays: dict[str, dict[str, zarr.Array[Any]]] = {}
-        """Those that grow, by group and name."""
+        """The arrays that grow, by group and name."""
         zarr.create_group(self.store, zarr_format=3)
 
     @classmethod
@@ -85,7 +85,7 @@ class ZarrFiles:
         return length
 
     def put(self, name: str, dataset: xarray.Dataset) -> None:
-        """A whole group."""
+        """Write a whole group."""
         _put(self.store, name, dataset)
 
     def read(self, name: str) -> xarray.Dataset:
@@ -95,7 +95,7 @@ class ZarrFiles:
         return xarray.open_dataset(self.store, engine="zarr", group=name, zarr_format=3, consolidated=False)  # type: ignore[arg-type]
 
     def replace(self, name: str, dataset: xarray.Dataset) -> None:
-        """A whole group, in place of one that is there."""
+        """Write a whole group, in place of one that is there."""
         self._forget(name)
         self.arrays.pop(name, None)
         self.put(name, dataset)
@@ -103,7 +103,7 @@ class ZarrFiles:
     def begin(
         self, name: str, coordinates: xarray.Dataset, entries: Entries, length: int, chunk: tuple[int, int]
     ) -> None:
-        """A group whose arrays will have up to `length` draws, of which none is there.
+        """Begin a group whose arrays will have up to `length` draws, of which none is there.
 
         coordinates: a group without variables, of all chains and of `length` draws. entries: what a block has. chunk:
         chains and draws of one.
@@ -125,7 +125,7 @@ class ZarrFiles:
         }
 
     def write(self, name: str, entries: Entries, chains: slice, draws: slice) -> None:
-        """A block of a group that grows."""
+        """Write a block of a group that grows."""
         for variable, (_, array, _) in entries.items():
             self.arrays[name][variable][chains, draws] = array
 
@@ -140,7 +140,7 @@ class ZarrFiles:
             self._forget(name)
 
     def _forget(self, key: str) -> None:
-        """An array or a group, with what is in it."""
+        """Delete an array or a group, with what is in it."""
         self._leave_out(key)
         self.place.remove(key)
 
@@ -224,7 +224,8 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"name": "default", "configuration": {"separator": "/"}},
     {"name": "v2", "configuration": {"separator": "."}},
 )
-"""In which the chunks of an array may be named: `c/0/1`, as all are at first, and `0.1`. No name is one of both."""
+"""The encodings by which the chunks of an array may be named: `c/0/1`, as all are at first, and `0.1`. No name is one
+of both."""
 
 _CHUNK = re.compile(r"/c(/\d+)*$")
 """The end of one of the first."""
@@ -242,7 +243,7 @@ class ZarrFilesBeside(ZarrFiles):
         self.replaced: set[str] = set()
         """Groups and arrays of which not everything is needed any longer."""
         self.needed: set[str] = set()
-        """Keys of their chunks that are."""
+        """Keys of their chunks that are needed."""
 
     @override
     def replace(self, name: str, dataset: xarray.Dataset) -> None:

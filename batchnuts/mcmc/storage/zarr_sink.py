@@ -82,8 +82,8 @@ class ZarrSink(streamed.Sink):
             raise self.failed(error) from error
 
     def write_rows(self, block: RowBlock, chains: NDArray[np.int64], numbers: NDArray[np.int64], rows: int) -> None:
-        """The first rows of a block, for all groups of draws that every chain has. chains: rows of its arrays, of the
-        chains with these numbers."""
+        """Write the first rows of a block, for all groups of draws that every chain has. chains: rows of its arrays, of
+        the chains with these numbers."""
         records, draws = _fields(block), np.arange(block.first, block.first + rows)
         stats, length = statistics(records, self.max_tree_depth), self.layout.content.length
         width = self.chunk[0] if self.files.arrays else self._width(records, len(chains))
@@ -107,7 +107,7 @@ class ZarrSink(streamed.Sink):
                 self.files.write(name, entries, *place)
 
     def begin(self, groups: Mapping[str, Entries], chains: NDArray[np.int64], draws: NDArray[np.int64]) -> None:
-        """Groups of draws with these numbers, none of which is there."""
+        """Begin groups of draws with these numbers, none of which is there."""
         for name, entries in groups.items():
             group = self.coordinates(entries, chains, draws).assign_attrs(self.attributes)
             self.files.begin(name, group, entries, len(draws), self.chunk)
@@ -118,7 +118,7 @@ class ZarrSink(streamed.Sink):
         return -(-chains // max(1, min(chains, round(size / streamed.CHAINS_BYTES))))
 
     def _take_out_what_failed(self, groups: Mapping[str, Entries]) -> None:
-        """Groups and variables that are not computed any longer: a function of the model fails for some draws."""
+        """Drop groups and variables that are not computed any longer: a function of the model fails for some draws."""
         for name in list(self.files.arrays):
             if name == "unfinished":
                 continue
@@ -169,10 +169,10 @@ class ZarrSink(streamed.Sink):
             raise self.failed(error) from error
 
     def failed(self, error: OSError) -> OutputError:
-        """What to say of it."""
+        """The error to raise for it."""
         return failed_to_write(self.place, error, self.visible[1])
 
 
 def _fields(block: RowBlock) -> dict[str, NDArray[Any]]:
-    """Those that are recorded."""
+    """The arrays that are recorded, by the names of their fields."""
     return {name: array for name, array in block.records._asdict().items() if not isinstance(array, tuple)}
