@@ -383,7 +383,7 @@ def _run(
 
 
 def _view(ending: Ending, quiet: bool) -> View:
-    """Where progress is shown."""
+    """The view in which progress is shown."""
     if quiet:
         return nullcontext()
     if ending.lines is not None:

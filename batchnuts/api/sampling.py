@@ -122,7 +122,7 @@ def sample_chains(
 
 
 def _interrupt(stop: StopSignals, draws: Draws, result: Result, keeps_draws: bool) -> KeyboardInterrupt:
-    """What ended the run, with its draws."""
+    """The interrupt that ended the run, with its draws."""
     error = KeyboardInterrupt(
         f"{stop.name}; {draws.what_there_is(keeps_draws)}, in this exception's attribute `result`"
     )
@@ -132,7 +132,7 @@ def _interrupt(stop: StopSignals, draws: Draws, result: Result, keeps_draws: boo
 
 @contextmanager
 def _summaries(model: Model, content: Content) -> Iterator[SummaryRun]:
-    """What reduces draws that are not kept, with a folder for as long as it is needed."""
+    """Give what reduces draws that are not kept, with a folder for as long as it is needed."""
     from batchnuts.mcmc.output.summarizing import SummaryRun, require_sketches
 
     require_sketches()

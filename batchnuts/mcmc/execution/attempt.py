@@ -64,7 +64,7 @@ class Bracket:
         return MergePosition(place.round, number) if number < self._entrants(place.round) else None
 
     def next(self, place: MergePosition) -> MergePosition:
-        """In the next round."""
+        """The position of the merged chunk in the next round."""
         return MergePosition(place.round + 1, place.number // 2)
 
     def _entrants(self, number: int) -> int:
@@ -95,7 +95,7 @@ class Attempt:
         self.leave = leave
         self.bracket = Bracket(chunking.chunks, chunking.lanes, merges=not wanted)
         self.chunks = chunks
-        """Those that are not merged into others."""
+        """The chunks that are not merged into others."""
         like = machine.partial_result(next(iter(chunks.values())).state)
         storage = make_storage(like.records, chains, transitions, ROOM if wanted else None)
         self.kept = Kept(like, chains, storage, wanted)
@@ -141,7 +141,7 @@ class Attempt:
             workers.start(partial(self.serve, shard))
 
     def serve(self, shard: int) -> None:
-        """One thread: a slice of one chunk after another, until none is waiting."""
+        """Run slices of one chunk after another in one thread, until none is waiting."""
         while not self.stopping.is_set():
             try:
                 if not self.work(shard):
@@ -219,7 +219,7 @@ class Attempt:
             self.waiting.add(place)
 
     def step_alone(self, place: MergePosition) -> None:
-        """One slice of a chunk that ends as soon as no more of its chains are left than may be."""
+        """Run one slice of a chunk that ends as soon as no more of its chains are left than may be."""
         chunk = self.chunks[place]
         ends = chunk.slice(int(self.leave * len(chunk.occupied()[1])), self.kept)
         if ends:

@@ -30,11 +30,11 @@ SLICE_SECONDS = 0.5
 """How long the machine runs between two returns to the host; two returns per second cost nothing measurable."""
 
 FIRST_SLICE_SECONDS, SHARE_OF_TIME = 0.05, 0.1
-"""The same at the beginning of a stretch that may end at any interim analysis: a share of the time since it began, but
-at least so long. Else a run that needs a third of a second would take half a second."""
+"""How long it runs at the beginning of a stretch that may end at any interim analysis: a share of the time since it
+began, but at least so long. Else a run that needs a third of a second would take half a second."""
 
 MIN_SWEEPS = 5
-"""The same in sweeps, where these take longer."""
+"""How many sweeps it makes at least, where these take longer."""
 
 NO_CHAIN = -1
 NOTHING = Counts()
@@ -76,7 +76,7 @@ class Kept:
 
     @property
     def result(self) -> ChainResult:
-        """With the records, arrays [chains, transitions, ...]."""
+        """The result with the records, arrays [chains, transitions, ...]."""
         return self.ends._replace(records=self.storage.finalize())
 
     def count(self, chunk: Chunk) -> None:
@@ -122,7 +122,7 @@ class Chunk:
 
     @classmethod
     def begin(cls, machine: ChainMachine, chains: NDArray[np.int64], inputs: ChainInputs) -> Chunk:
-        """Before the first block of its lanes."""
+        """Make a chunk before the first block of its lanes."""
         first_stop = inputs._replace(until=np.minimum(inputs.until, inputs.first_row + machine.capacity))
         return cls(machine, chains, inputs, machine.machine.start(first_stop), machine.sweeps_per_second)
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_DRAWS = 2048
-"""That an estimate takes, or one of each chain where there are more: gradients are evaluated for them."""
+"""Draws that an estimate takes, or one of each chain where there are more chains: gradients are evaluated for them."""
 
 MOST_OF_A_CHAIN = 200
 """More draws of a chain in one window are hardly worth their gradients: neighbours are correlated."""

@@ -20,7 +20,7 @@ FUNCTIONS = ("log_density", "generated", "log_likelihood", "predictive", "prior"
 
 
 def made_with(backend: str) -> dict[str, str]:
-    """By name, the versions that a run's numbers depend on, and the kind of machine."""
+    """The versions that a run's numbers depend on, by name, and the kind of machine."""
     versions = {"python": ".".join(platform.python_version_tuple()[:2]), "machine": platform.machine()}
     engine = engine_infos().get(backend)  # None where draws were made without one: in a test, say
     for package in ("batchnuts", *(engine.packages if engine else ("numpy",))):

@@ -55,7 +55,7 @@ class Counts:
 
     @classmethod
     def of_transitions(cls, done: NDArray[np.int64], divergences: NDArray[np.int64]) -> Counts:
-        """Those of chains that have made so many transitions [chains], of which so many diverged [chains]."""
+        """The counts of chains that have made so many transitions [chains], of which so many diverged [chains]."""
         middle = len(done) // 2
         return cls(
             transitions=int(done.sum()),
@@ -70,7 +70,7 @@ class Counts:
         return self.useful_gradients / self.executed_gradients if self.executed_gradients else 0.0
 
     def __add__(self, other: Counts) -> Counts:
-        """Those of two stretches, or of parts of one that do not count transitions."""
+        """The counts of two stretches together, or of parts of one that do not count transitions."""
         return Counts(
             self.transitions + other.transitions,
             self.useful_gradients + other.useful_gradients,
@@ -99,7 +99,7 @@ class Runner(Protocol):
         """How the chains are served."""
 
     def wait_until_compiled(self) -> None:
-        """Until it can run: it may still be compiled when it is made."""
+        """Wait until it can run: it may still be compiled when it is made."""
 
     def run(
         self,
@@ -110,7 +110,7 @@ class Runner(Protocol):
         resumed: Any = None,
         reduction: Reduction | None = None,
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """Counts so far; with the last item, the result of the finished stretch.
+        """Run a stretch: gives counts so far, and with the last item the result of the finished stretch.
 
         inputs: those of chains that have made no transition of it yet, `until` the same for all: `transitions`.
         leave: the share of each chunk's chains, from 0 to below 1, that need not finish: a chunk ends as soon as no
@@ -165,9 +165,9 @@ class StretchRunner(Runner):
         self.program = program
         self.options = execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
         self.kept: StretchKept | None = None
-        """Of the last stretch; None where none got anywhere."""
+        """The state of the last stretch; None where none got anywhere."""
         self.tally: Tally = {}
-        """Likewise."""
+        """The counts of block executions of the last stretch."""
         self._arrangement = Arrangement(len(example.key))
         self.counted = (
             LaneProgram(program, example, execution.backend, execution.mode)
@@ -307,10 +307,10 @@ class StretchKept:
         self.recorded = recorded
         """Transitions of each chain."""
         self.gradients = gradients
-        """That transitions recorded so far took."""
+        """Gradients that the transitions recorded so far took."""
 
     def take(self, result: ChainResult, start: int, length: int) -> None:
-        """What a call has made: the transitions [start, start + length)."""
+        """Record what a call has made: the transitions [start, start + length)."""
         chains = np.arange(len(result.done))
         first, last = np.full(len(chains), start), np.full(len(chains), start + length)
         self.storage.record(chains, chains, first, last, result.records)
@@ -319,5 +319,5 @@ class StretchKept:
 
     @property
     def result(self) -> ChainResult:
-        """With the records of all calls."""
+        """The result with the records of all calls."""
         return self.ends._replace(records=self.storage.finalize())

@@ -29,7 +29,7 @@ class Workers:
         for thread in self._threads:
             thread.start()
         self.started: list[Future[None]] = []
-        """What was started since the last `wait`."""
+        """The jobs that were started since the last `wait`."""
 
     def start(self, job: Callable[[], None]) -> None:
         """Have one of them do it."""

@@ -29,7 +29,7 @@ batched primitive, which a batched function calls itself, not through a helper."
 
 
 def _shape(x: Array) -> tuple[int, ...]:
-    """It is known when a program is compiled."""
+    """The shape, which is known when a program is compiled."""
     shape: Any = ops.static_shape(x)
     return tuple(shape)
 

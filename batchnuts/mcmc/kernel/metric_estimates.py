@@ -145,7 +145,7 @@ def diagonal_estimate(x: Floats, g: Floats) -> Floats:
 
 
 def fisher_diagonal(x: Floats, g: Floats) -> Floats:
-    """Likewise of the diagonal Gaussian of minimum Fisher divergence: the scales in which matrices are estimated."""
+    """Inverse masses of the diagonal Gaussian of minimum Fisher divergence; matrices are estimated in its scales."""
     return _diagonal(x, g, depends=False)
 
 

@@ -25,23 +25,23 @@ from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSetti
 
 
 class ExecutedRun(Protocol):
-    """What is read of a run (run.py)."""
+    """The part of a run (run.py) that executions read."""
 
     @property
     def model(self) -> Model:
-        """What is sampled."""
+        """The model that is sampled."""
 
     @property
     def sampler(self) -> SamplerSettings:
-        """How."""
+        """The settings by which it is sampled."""
 
     @property
     def execution(self) -> ExecutionSettings:
-        """With the backend decided."""
+        """The settings of the execution, with the backend decided."""
 
     @property
     def programs(self) -> Programs:
-        """Compiled, or to be compiled."""
+        """The programs, compiled or to be compiled."""
 
     @property
     def divergences(self) -> bool:
@@ -53,7 +53,7 @@ class ExecutedRun(Protocol):
 
     @property
     def saved(self) -> SavedRun | None:
-        """What it goes on from, if it does."""
+        """The checkpoint that it goes on from, if it does."""
 
     def inputs(self, states: ChainStates, transitions: int, adapting: bool) -> ChainInputs:
         """The arguments of `run_chain` from the states of all chains."""

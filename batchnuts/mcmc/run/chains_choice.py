@@ -50,7 +50,7 @@ class Candidate:
     draws: int
     """Draws of each chain until the conditions hold."""
     seconds: float
-    """In which every chain makes one gradient."""
+    """The time in which every chain makes one gradient."""
 
     @property
     def cost(self) -> float:
@@ -64,10 +64,10 @@ class ChainsChoice:
 
     chains: int
     reason: str
-    """In words, for the summary and the file."""
+    """The reason in words, for the summary and the file."""
     table: tuple[Candidate, ...]
     checked: Checked | None = field(default=None, compare=False)
-    """Where the model was checked for it."""
+    """The result of the check of the model that was made for it."""
 
 
 def with_chains(sampler: SamplerSettings, chains: int) -> SamplerSettings:

@@ -48,7 +48,7 @@ COPIES_OF_LAYOUT = 4
 """Copies of the part of a block that is laid out and written: positions, values, statistics, bytes of a file."""
 
 _MATRICES = 8
-"""In float64, that an estimate of a dense metric makes."""
+"""Matrices of float64 that an estimate of a dense metric makes."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Size:
 
     @classmethod
     def of(cls, model: Model, content: Content | None = None) -> Size:
-        """That of a model, if it is saved so (default: all of it)."""
+        """The size of a model, if it is saved so (default: all of it)."""
         saved = content or Content()
         model = saved.computed(model)
         variables, observed = model.variables, model.observed_data
@@ -99,7 +99,7 @@ class Size:
 
     @classmethod
     def at_least(cls, dimension: int, dtype: str) -> Size:
-        """Where nothing but the dimension is known."""
+        """The size where nothing but the dimension is known."""
         return cls(dimension, dtype, dimension)
 
 
@@ -221,7 +221,7 @@ def forecast(
 
 
 def _streaming_bytes(chains: int, draws: int, record: int, size: Size) -> int:
-    """Of draws that are not written yet: incomplete blocks, those that wait, the one that is laid out; and of sums."""
+    """Bytes of draws that are not written yet (incomplete blocks, waiting ones, one that is laid out), and of sums."""
     rows = max(1, most_rows(chains * record, draws))
     blocks = (IN_MEMORY + QUEUE + 1) * rows * chains * record
     sums = chains * size.dimension * (8 + 2 * np.dtype(size.dtype).itemsize)
@@ -229,7 +229,7 @@ def _streaming_bytes(chains: int, draws: int, record: int, size: Size) -> int:
 
 
 def _longest_window(sampler: SamplerSettings, chains: int) -> int:
-    """Transitions."""
+    """The transitions of the longest window of warmup."""
     warmup = sampler.warmup
     if warmup.transitions == "auto":
         windows = (*automatic_windows(chains, warmup.maximum), settling_window(chains))
@@ -239,7 +239,7 @@ def _longest_window(sampler: SamplerSettings, chains: int) -> int:
 
 
 def _machine_bytes(sampler: SamplerSettings, execution: ExecutionSettings, size: Size, record: int, window: int) -> int:
-    """Of the states of all chunks, and for each thread the one that its machine makes and a copy on the host."""
+    """Bytes of the states of all chunks, and for each thread the one that its machine makes, and a host copy."""
     chains, divergences = sampler.fewest_chains, record > draw_bytes(size.dimension, size.dtype)
     rows = buffer_rows(max(sampler.draws, window), chains, size.dimension, size.dtype, execution, divergences)
     frames = max(sampler.max_tree_depth, sampler.max_tree_depth_warmup or 0) + 1

@@ -50,7 +50,7 @@ SWEEP = 50e-6
 """Seconds of a sweep of NUTS beside the density."""
 
 LANE, COORDINATE = 1.5e-6, 0.005e-6
-"""The same of each lane in it, and of each coordinate of a lane's position."""
+"""Seconds of each lane in it, and of each coordinate of a lane's position."""
 
 MANY = 2**62
 """Evaluations: more than are ever made."""
@@ -67,7 +67,7 @@ class GradientTimes:
     """Whether chunks are those of a costly density."""
 
     def of(self, width: int) -> float:
-        """At any width: linear between those measured, and in proportion to the width beyond the last of them."""
+        """Seconds at any width: linear between those measured, and in proportion to the width beyond the last."""
         last = self.widths[-1]
         if width > last:
             return self.seconds[-1] * width / last
@@ -88,7 +88,7 @@ class GradientTimes:
 def gradient_times(
     model: Model, density_library: DensityLibrary, checked: Checked, execution: ExecutionSettings
 ) -> GradientTimes:
-    """Those of a model's density, measured as `time_gradients` does where it was checked, or kept from before."""
+    """The times of a model's density, measured by `time_gradients` where it was checked, or kept from before."""
     entries, position = current(), checked.position
     key = None if entries is None else _key(model, density_library, checked, execution)
     if entries is not None and key is not None and (content := entries.get(key)) is not None:
@@ -120,7 +120,7 @@ def time_gradients(
 
     @batch
     def evaluations(position: Any, count: Any) -> Any:
-        """One after another, each somewhere else: a compiler must not move them out of the loop."""
+        """Evaluate one after another, each somewhere else: a compiler must not move them out of the loop."""
         while count > 0:
             _, gradient = value_and_gradient(position)
             position = position + 1e-12 * gradient

@@ -56,7 +56,7 @@ NEEDED = ("made_with", "model_described", "metric", "dtype")
 
 @dataclass(frozen=True, eq=False)
 class EndedRun:
-    """What is taken from the file of one."""
+    """A run that has ended, as its file has it."""
 
     path: OutputLocation
     draws: int
@@ -199,13 +199,13 @@ def joined(ended: EndedRun, further: Mapping[str, xarray.Dataset]) -> dict[str, 
 
 
 def _attributes(earlier: Mapping[str, xarray.Dataset], further: Mapping[str, xarray.Dataset]) -> dict[str, Any]:
-    """Those of the further draws; and why groups of the earlier ones are not there, which the longer run lacks, too."""
+    """The attributes of the further draws; and why the earlier ones lack groups, which the longer run lacks, too."""
     left_out = {name: reason for name, reason in earlier["posterior"].attrs.items() if name == "left_out"}
     return {**left_out, **further["posterior"].attrs}
 
 
 def _lacking(earlier: Mapping[str, xarray.Dataset], further: Mapping[str, xarray.Dataset]) -> dict[str, list[str]]:
-    """By group: what functions of the model made of the earlier draws only, or of the further ones only.
+    """What functions of the model made of the earlier draws only, or of the further ones only, by group.
 
     A function had failed, or a signal had left its results out. The longer run would have them of some draws, so it has
     them of none, which is said. Nothing is lacking where there are no further draws.
@@ -238,7 +238,7 @@ def _grows(name: str) -> bool:
 
 
 def _one_after_the_other(parts: list[xarray.Dataset], along: str) -> xarray.Dataset:
-    """Along `draw`; along `divergence` in the order of chains and their draws."""
+    """Join parts along `draw`; along `divergence` in the order of chains and their draws."""
     import xarray
 
     joined = xarray.concat(parts, along, data_vars="minimal", coords="minimal", compat="override", join="override")
@@ -312,7 +312,7 @@ def replace_store(ended: EndedRun) -> dict[str, xarray.Dataset]:
 
 
 def _draws_there(url: Url) -> str:
-    """How many, in words, where that can be read."""
+    """The number of draws in the store, in words, where that can be read."""
     try:
         return str(open_zarr(url)["sample_stats"].sizes["draw"])
     except (OSError, KeyError, ValueError):
@@ -320,7 +320,7 @@ def _draws_there(url: Url) -> str:
 
 
 def _clear_away(*calls: Callable[[], None]) -> None:
-    """What is left of a run that was made longer: it has its draws, whether this can be deleted or not."""
+    """Delete what is left of a run that was made longer: it has its draws, whether this can be deleted or not."""
     for call in calls:
         try:
             call()
@@ -369,7 +369,7 @@ def _append(
 
 
 def _linked(source: str, target: str) -> None:
-    """A file of the copy. None of these is written again: it is replaced, and so stays in the store as it was."""
+    """Make a file of the copy. None of these is written again: it is replaced, and so stays in the store as it was."""
     try:
         os.link(source, target)
     except OSError:

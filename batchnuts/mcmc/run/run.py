@@ -55,7 +55,7 @@ class Run:
     density_library: DensityLibrary
     sampler: SamplerSettings
     execution: ExecutionSettings
-    """With the backend decided."""
+    """The settings of the execution, with the backend decided."""
     progress: ProgressCallback
     stop: StopSignals
     programs: Programs
@@ -76,9 +76,9 @@ class Run:
     keeper: Keeper | None = None
     """Writes checkpoints, if any are written."""
     saved: SavedRun | None = None
-    """What the run goes on from, if it does."""
+    """The checkpoint that the run goes on from, if it does."""
     chains: ChainExecution = field(default_factory=LocalExecution)
-    """Where its chains run."""
+    """The execution of its chains."""
 
     @property
     def superchain(self) -> NDArray[np.int64]:
@@ -399,7 +399,7 @@ class Run:
         )
 
     def nothing_drawn(self, states: ChainStates, runner: Runner | None) -> Draws:
-        """The same of a run that was interrupted before its first draw."""
+        """The result object of a run that was interrupted before its first draw."""
         chains, draws, dimension = self.sampler.chain_count, self.sampler.draws, self.model.dimension
         records = {name: np.zeros((chains, draws), "float64") for name in Record._fields}
         records["diverging"] = np.zeros((chains, draws), bool)
@@ -417,7 +417,7 @@ class Run:
         warmup: WarmupReport,
         begun: NDArray[np.bool_] | None,
     ) -> Draws:
-        """From records [chains, draws, ...]. begun None: the run came to its end."""
+        """The result object from records [chains, draws, ...]. begun None: the run came to its end."""
         sampler = self.sampler
         counts = self.spent.counts["warmup"] + self.spent.counts["sampling"]
         return Draws(

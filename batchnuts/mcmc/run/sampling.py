@@ -144,9 +144,9 @@ class Beginning:
     tuning: Tuning | None
     spent: Spent
     proposals: Proposals | None = None
-    """None: as the settings say."""
+    """The starts that are proposed; None: as the settings say."""
     checked: Checked | None = None
-    """Where the model was checked already."""
+    """The result of a check of the model, if it was made already."""
 
 
 def _begin(

@@ -29,7 +29,7 @@ class Spent:
         self.history.add(Row(phase, seconds, counts.transitions, *gradients, counts.divergences))
 
     def begin(self, phase: RunPhase) -> None:
-        """The same where nothing is known of the phase yet: from here on its speed is measured."""
+        """Note the beginning of a phase that the history does not have yet: from here on its speed is measured."""
         if all(row.phase != phase for row in self.history.rows):
             self.note(phase)
 
