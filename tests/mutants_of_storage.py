@@ -10,7 +10,7 @@ from batchnuts.autobatch.language.libraries import tensorflow_graphs, tensorflow
 from batchnuts.autobatch.language.libraries.jax import JaxLibrary
 from batchnuts.files import saving
 from batchnuts.mcmc.diagnostics import kept_diagnostics
-from batchnuts.mcmc.execution.chunk import Kept
+from batchnuts.mcmc.execution.chunk import HostState
 from batchnuts.mcmc.model import quantities
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.output import datasets as output
@@ -92,14 +92,17 @@ def records_in_double_precision(patch: pytest.MonkeyPatch) -> None:
 @killed_by("storage kept", "mcmc/test_runner.py::test_the_result_is_the_last_record")
 def rows_stay_in_the_machine(patch: pytest.MonkeyPatch) -> None:
     """of an interrupted run the present places of chains are known, and not their earlier ones"""
-    rewrite(patch, Kept.take, "self.storage.record(chains, lanes, first, last, result.records)", "pass")
+    rewrite(patch, HostState.take, "self.storage.record(chains, lanes, first, last, result.records)", "pass")
 
 
 @killed_by("storage kept", f"{RUNS}::test_buffers_of_few_rows_change_no_draw[5-1-1]")
 def first_rows_unknown(patch: pytest.MonkeyPatch) -> None:
     """rows are taken as if the buffer began with the first transition"""
     rewrite(
-        patch, Kept.take, 'chunk.machine.working(chunk.state, "first_row")[lanes]', "np.zeros(len(lanes), np.int64)"
+        patch,
+        HostState.take,
+        'chunk.machine.working(chunk.state, "first_row")[lanes]',
+        "np.zeros(len(lanes), np.int64)",
     )
 
 

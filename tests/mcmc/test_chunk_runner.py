@@ -23,7 +23,7 @@ from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc.execution import chunk_plan
 from batchnuts.mcmc.execution.attempt import Bracket, MergePosition
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
-from batchnuts.mcmc.execution.chunk import Chunk, Kept
+from batchnuts.mcmc.execution.chunk import Chunk, HostState
 from batchnuts.mcmc.execution.chunk_plan import Chunking, divide
 from batchnuts.mcmc.execution.chunk_runner import ChunkRunner, make_runner
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult
@@ -240,17 +240,17 @@ def test_what_is_carried_when_a_buffer_is_full(monkeypatch: pytest.MonkeyPatch) 
     machine = ChainMachine(program, stretch, ExecutionSettings(backend="numpy"), 9)
     chunk = Chunk.begin(machine, np.arange(LANES), stretch)
     like = machine.partial_result(chunk.state)
-    kept = Kept(like, LANES, MemoryStorage(like.records, LANES, CAPACITY))
+    host_state = HostState(like, LANES, MemoryStorage(like.records, LANES, CAPACITY))
     seen = []
-    while not chunk.slice(0, kept):
-        np.testing.assert_array_equal(kept.ends.divergences, machine.working(chunk.state, "divergences"))
-        seen.append(int(kept.ends.divergences.sum()))
-    kept.take(chunk)
+    while not chunk.slice(0, host_state):
+        np.testing.assert_array_equal(host_state.ends.divergences, machine.working(chunk.state, "divergences"))
+        seen.append(int(host_state.ends.divergences.sum()))
+    host_state.take(chunk)
     assert len(set(seen)) > 2
     assert seen == sorted(seen)
-    assert kept.ends.divergences.sum() == whole.records.diverging.sum()
-    assert_same(kept.result, whole)
-    for ours, expected in zip(kept.ends.adaptation, whole.adaptation):
+    assert host_state.ends.divergences.sum() == whole.records.diverging.sum()
+    assert_same(host_state.result, whole)
+    for ours, expected in zip(host_state.ends.adaptation, whole.adaptation):
         np.testing.assert_array_equal(ours, expected)
 
 

@@ -1,8 +1,8 @@
 """One chunk: which chain each of a machine's lanes runs, and their records on the host.
 
 Rows that chains record are in buffers of the machine, which may be smaller than the whole stretch needs. When one lane
-has filled its buffer it halts, and the machine returns: all rows go to the host (`Kept`), running lanes get room for
-more, and lanes that have halted before their end resume where they stopped.
+has filled its buffer it halts, and the machine returns: all rows go to the host (`HostState`), running lanes get room
+for more, and lanes that have halted before their end resume where they stopped.
 
 Chains of a chunk end at different times, and a sweep costs as much for few lanes as for many. So two chunks with at
 most half of their lanes running become one (`merge`): the lanes of one continue in free lanes of the other. A lane
@@ -40,7 +40,7 @@ NO_CHAIN = -1
 NOTHING = Counts()
 
 
-class Kept:
+class HostState:
     """The state of all chains on the host: arrays [chains, ...], and their records.
 
     like: a ChainResult of a machine's lanes, which gives dtypes and shapes. wanted: see `Runner.watch`.
@@ -135,13 +135,13 @@ class Chunk:
         """Lanes that have not halted."""
         return self.machine.machine.count_live(self.state)
 
-    def slice(self, leave_at: int, kept: Kept) -> bool:
-        """Sweep for about `kept.slice_seconds()`, and return whether at most `leave_at` lanes have not ended.
+    def slice(self, leave_at: int, host_state: HostState) -> bool:
+        """Sweep for about `host_state.slice_seconds()`, and return whether at most `leave_at` lanes have not ended.
 
         Raises StackOverflowError, UnboundedDensity, and the errors of other faults.
         """
         vm = self.machine.machine
-        sweeps = max(MIN_SWEEPS, int(self.sweeps_per_second * kept.slice_seconds()))
+        sweeps = max(MIN_SWEEPS, int(self.sweeps_per_second * host_state.slice_seconds()))
         may_stop = bool((self.machine.working(self.state, "until") < self.inputs.until).any())
         limit = self.live() - 1 if may_stop else leave_at  # as soon as one lane halts: its buffer may be full
         began = time.perf_counter()
@@ -154,8 +154,8 @@ class Chunk:
         vm.check_faults(self.state)
         self.check_bounded()
         if reached_limit and may_stop:
-            self.go_on(kept)
-        kept.count(self)
+            self.go_on(host_state)
+        host_state.count(self)
         return self.live() <= leave_at
 
     def check_bounded(self) -> None:
@@ -167,10 +167,10 @@ class Chunk:
             lane = int(np.argmax(met))
             raise UnboundedDensity(int(self.chains[lane]), self.machine.working(self.state, "position")[lane])
 
-    def go_on(self, kept: Kept) -> None:
-        """Move all rows to `kept`, and let lanes whose buffers are full resume where they stopped."""
+    def go_on(self, host_state: HostState) -> None:
+        """Move all rows to `host_state`, and let lanes whose buffers are full resume where they stopped."""
         machine, state = self.machine, self.state
-        result = kept.take(self)
+        result = host_state.take(self)
         stopped = ~machine.machine.live(state) & (result.done < self.inputs.until)
         if stopped.any():
             inputs = self.inputs._replace(**{name: getattr(result, name) for name in CARRIED})
@@ -192,13 +192,13 @@ class Chunk:
         return bool((halted & (self.machine.working(self.state, "done") < self.inputs.until)).any())
 
 
-def merge(first: Chunk, second: Chunk, kept: Kept) -> Chunk:
+def merge(first: Chunk, second: Chunk, host_state: HostState) -> Chunk:
     """A chunk with the live lanes of both, which must fit, in place of the two: those of `first` stay where they are.
 
-    The records of both go to `kept`.
+    The records of both go to `host_state`.
     """
     machine, vm = first.machine, first.machine.machine
-    done, done_second = kept.take(first).done.copy(), kept.take(second).done
+    done, done_second = host_state.take(first).done.copy(), host_state.take(second).done
     stay, move = vm.live(first.state), np.flatnonzero(vm.live(second.state))
     to = np.flatnonzero(~stay)[: len(move)]
 

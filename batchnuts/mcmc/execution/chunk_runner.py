@@ -165,19 +165,19 @@ class ChunkRunner(Runner):
     @property
     @override
     def storage(self) -> Storage | None:
-        return None if self.attempt is None else self.attempt.kept.storage
+        return None if self.attempt is None else self.attempt.host_state.storage
 
     @override
     def watch(self, transitions: int) -> None:
         self.wanted = transitions
         if self.attempt is not None:
-            self.attempt.kept.wanted = transitions
+            self.attempt.host_state.wanted = transitions
 
     @override
     def recorded(self, transitions: int) -> Record | None:
-        if self.attempt is None or self.attempt.kept.recorded.min() < transitions:
+        if self.attempt is None or self.attempt.host_state.recorded.min() < transitions:
             return None
-        return self.attempt.kept.storage.first(transitions)
+        return self.attempt.host_state.storage.first(transitions)
 
     @override
     def interrupted(self) -> Interrupted | None:

@@ -164,7 +164,7 @@ class StretchRunner(Runner):
     def __init__(self, program: BatchedFunction, example: ChainInputs, execution: ExecutionSettings) -> None:
         self.program = program
         self.options = execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
-        self.kept: StretchKept | None = None
+        self.state: StretchState | None = None
         """The state of the last stretch; None where none got anywhere."""
         self.tally: Tally = {}
         """The counts of block executions of the last stretch."""
@@ -195,7 +195,7 @@ class StretchRunner(Runner):
         resumed: SavedCalls | None = None,
         reduction: Reduction | None = None,
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
-        self.kept = None
+        self.state = None
         return self.stretches(inputs, transitions, make_storage, resumed)
 
     @override
@@ -207,40 +207,40 @@ class StretchRunner(Runner):
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Calls of STRETCH transitions each; each continues where the last one stopped."""
         tally: Tally = {}
-        kept: StretchKept | None = None
+        state: StretchState | None = None
         if resumed is not None:
             storage = make_storage(resumed.ends.records, len(inputs.key), transitions)
             storage.resume(np.full(len(inputs.key), resumed.recorded))
-            kept = self.kept = StretchKept(storage, resumed.ends, resumed.recorded, resumed.gradients)
+            state = self.state = StretchState(storage, resumed.ends, resumed.recorded, resumed.gradients)
             tally.update({label: (active, runs) for label, (active, runs) in resumed.tally.items()})
             inputs = inputs._replace(**{name: getattr(resumed.ends, name) for name in CARRIED})
-            if kept.recorded == transitions:
-                yield self.counts(kept, tally, len(inputs.key)), kept.result
+            if state.recorded == transitions:
+                yield self.counts(state, tally, len(inputs.key)), state.result
         self.tally = tally
-        for start in range(kept.recorded if kept is not None else int(inputs.done[0]), transitions, STRETCH):
+        for start in range(state.recorded if state is not None else int(inputs.done[0]), transitions, STRETCH):
             length = min(STRETCH, transitions - start)
             first_row = np.full_like(inputs.first, start)
             inputs = inputs._replace(first_row=first_row, until=first_row + length)
             result = self.program.run(*inputs, tally=tally, **self.options)
-            if kept is None:
-                kept = self.kept = StretchKept(make_storage(result.records, len(inputs.key), transitions), result)
-            kept.take(result, start, length)
+            if state is None:
+                state = self.state = StretchState(make_storage(result.records, len(inputs.key), transitions), result)
+            state.take(result, start, length)
             unbounded = ~(result.log_density < np.inf)
             if unbounded.any():
                 first = int(np.argmax(unbounded))
                 raise UnboundedDensity(first, result.position[first])
             inputs = inputs._replace(**{name: getattr(result, name) for name in CARRIED})
             over = start + length == transitions
-            yield self.counts(kept, tally, len(inputs.key)), kept.result if over else None
+            yield self.counts(state, tally, len(inputs.key)), state.result if over else None
 
-    def counts(self, kept: StretchKept, tally: Tally, lanes: int) -> Counts:
+    def counts(self, state: StretchState, tally: Tally, lanes: int) -> Counts:
         """Gradients as the executor counted them; plain Python evaluates each for one chain, all of them useful."""
         if self.counted is not None:
             runs = self.counted.costly_runs(tally, lanes)
             useful, executed = runs.useful, runs.executed
         else:
-            useful = executed = kept.gradients
-        counts = Counts.of_transitions(kept.ends.done, kept.ends.divergences)
+            useful = executed = state.gradients
+        counts = Counts.of_transitions(state.ends.done, state.ends.divergences)
         return replace(counts, useful_gradients=useful, executed_gradients=executed)
 
     @override
@@ -253,15 +253,15 @@ class StretchRunner(Runner):
 
     @override
     def saved(self) -> SavedCalls | None:
-        if self.kept is None:
+        if self.state is None:
             return None
-        self.kept.storage.flush()
-        return SavedCalls(self.kept.ends, self.kept.recorded, self.kept.gradients, dict(self.tally))
+        self.state.storage.flush()
+        return SavedCalls(self.state.ends, self.state.recorded, self.state.gradients, dict(self.tally))
 
     @property
     @override
     def storage(self) -> Storage | None:
-        return None if self.kept is None else self.kept.storage
+        return None if self.state is None else self.state.storage
 
     @override
     def watch(self, transitions: int) -> None:
@@ -269,20 +269,20 @@ class StretchRunner(Runner):
 
     @override
     def recorded(self, transitions: int) -> Record | None:
-        if self.kept is None or self.kept.recorded < transitions:
+        if self.state is None or self.state.recorded < transitions:
             return None
-        return self.kept.storage.first(transitions)
+        return self.state.storage.first(transitions)
 
     @override
     def interrupted(self) -> Interrupted | None:
-        if self.kept is None:
+        if self.state is None:
             return None
         begun = np.ones(self.arrangement.chunk_lanes, bool)  # a call runs all chains
-        return Interrupted(self.kept.result, begun)
+        return Interrupted(self.state.result, begun)
 
     @override
     def forget(self) -> None:
-        self.kept = None
+        self.state = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,7 +297,7 @@ class SavedCalls:
     tally: dict[str, tuple[int, int]]
 
 
-class StretchKept:
+class StretchState:
     """The state of all chains after the last call, and where their records are. ends: the result of a call."""
 
     def __init__(self, storage: Storage, ends: ChainResult, recorded: int = 0, gradients: int = 0) -> None:

@@ -56,14 +56,14 @@ def value_and_gradient(
             log_density, gradient = once(library)(position)
         return log_density, gradient
 
-    kept: dict[str, Callable[[Array], tuple[Array, Array]]] = {}
+    traced: dict[str, Callable[[Array], tuple[Array, Array]]] = {}
 
     def once(library: TensorLibrary) -> Callable[[Array], tuple[Array, Array]]:
         """The function of positions of this library, traced once."""
-        if library.name not in kept:
+        if library.name not in traced:
             differentiated = functools.partial(library.value_and_gradient, model.flat_log_density)
-            kept[library.name] = library.traced_once(differentiated, xla)
-        return kept[library.name]
+            traced[library.name] = library.traced_once(differentiated, xla)
+        return traced[library.name]
 
     @functools.cache
     def on_numpy() -> Callable[[Array], tuple[Array, Array]]:
