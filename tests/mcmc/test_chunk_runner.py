@@ -317,7 +317,7 @@ def test_one_chunk_is_served_by_one_thread(program: Any) -> None:
     assert made.arrangement == Arrangement(LANES, "drain")
     seen = []
     for _ in made.run(inputs(CAPACITY), CAPACITY):
-        seen.append(len(made.workers.given))
+        seen.append(len(made.workers.started))
     assert set(seen) == {1}
 
 
@@ -331,7 +331,7 @@ def test_what_an_interrupted_run_leaves(program: Any, whole: Any, monkeypatch: p
             break
     left = made.interrupted()
     assert left is not None
-    assert not made.workers.given
+    assert not made.workers.started
     assert counts.transitions <= left.result.done.sum() <= LANES * CAPACITY
     assert left.result.done.shape == (LANES,)
     for lane, done in enumerate(left.result.done):
@@ -375,7 +375,7 @@ def test_a_fault_in_a_thread_is_raised_here(program: Any) -> None:
     made = make(program, max_stack_depth=2)
     with pytest.raises(StackOverflowError, match=r"holds 2 frames.*larger max_stack_depth, or None"):
         list(made.run(inputs(CAPACITY), CAPACITY))
-    assert not made.workers.given
+    assert not made.workers.started
     del made
     gc.collect()
     deadline = time.monotonic() + 30
