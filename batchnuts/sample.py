@@ -185,11 +185,11 @@ def _resume(location: OutputLocation, stop: StopSignals, ending: Ending, argumen
         return 0
     config = config_of(saved.config, folder_of(location) / NAME, arguments.overrides)
     # the draws that were saved when it was interrupted, or a store that had just been begun
-    again = arguments.force or is_interrupted(location) or place_of(location).is_own()
-    checked_path(config, location, force=again)
+    replaces = arguments.force or is_interrupted(location) or place_of(location).is_own()
+    checked_path(config, location, force=replaces)
     if is_interrupted(location):
         ending.untouched = f"{location} stays as it was"
-    return _run(config, location, stop, ending, force=again, quiet=arguments.quiet, saved=saved)
+    return _run(config, location, stop, ending, force=replaces, quiet=arguments.quiet, saved=saved)
 
 
 def _run(
@@ -287,10 +287,12 @@ def _run(
                 stream.close()
             raise
     stop.hold()
-    here = "" if isinstance(location, Path) else f" in this folder, which has {folder_of(location).name}"
+    folder_hint = "" if isinstance(location, Path) else f" in this folder, which has {folder_of(location).name}"
     cluster = config.resolved()["execution"]["cluster"]
-    again = "" if cluster is None else f" {named_again(cluster)}"
-    how_to_go_on = f" Go on with --resume {location}{again}{here}." if keeper is not None and keeper.exists() else ""
+    cluster_hint = "" if cluster is None else f" {named_again(cluster)}"
+    how_to_go_on = (
+        f" Go on with --resume {location}{cluster_hint}{folder_hint}." if keeper is not None and keeper.exists() else ""
+    )
     ending.content["resume"] = str(location) if how_to_go_on else None
     if not draws.done.any():
         if stream is not None:
@@ -328,15 +330,15 @@ def _run(
     give_back_freed()
     stop.release()
     if draws.interrupted:
-        why, there = stop.name if failure is None else "the run failed", draws.what_there_is(content.draws)
-        ending.say(f"{why}; saved in {location}, which is marked as interrupted: {there}.{how_to_go_on}")
+        why, saved_draws = stop.name if failure is None else "the run failed", draws.what_there_is(content.draws)
+        ending.say(f"{why}; saved in {location}, which is marked as interrupted: {saved_draws}.{how_to_go_on}")
     elif keeper is not None:
         keeper.remove()
         ending.content["resume"] = None
     if failure is not None:
         raise failure
     ending.content["reason"] = ending.content["reason"] or draws.ended
-    found = None
+    diagnostics = None
     try:
         if quiet:
             print(location, flush=True)
@@ -346,12 +348,12 @@ def _run(
             from batchnuts.report.run_file import verdict_at_end
 
             with phase(view, "diagnostics"):
-                verdict, found = verdict_at_end(location, datasets_of(groups), len(draws.chains), draws.complete)
+                verdict, diagnostics = verdict_at_end(location, datasets_of(groups), len(draws.chains), draws.complete)
             ending.content |= {key: value for key, value in verdict.items() if key != "file"}
         else:
             from batchnuts.report import print_report
 
-            found = print_report(
+            diagnostics = print_report(
                 draws,
                 groups,
                 location,
@@ -361,10 +363,10 @@ def _run(
                 kept=config.output.draws,
             )
             sys.stdout.flush()
-        if found is not None and config.output.draws and config.output.format == "zarr":
-            keep_for_reports(found, location)
+        if diagnostics is not None and config.output.draws and config.output.format == "zarr":
+            keep_for_reports(diagnostics, location)
         if config.output.report:
-            page = write_report(datasets_of(groups), location, found, force=force)
+            page = write_report(datasets_of(groups), location, diagnostics, force=force)
             ending.content["report"] = str(page)
             if not quiet and ending.lines is None:
                 print(f"Report: {page}", flush=True)
@@ -381,7 +383,7 @@ def _run(
 
 
 def _view(ending: Ending, quiet: bool) -> View:
-    """Where progress is shown."""
+    """The view in which progress is shown."""
     if quiet:
         return nullcontext()
     if ending.lines is not None:
@@ -399,11 +401,11 @@ def _warnings_reported() -> Iterator[None]:
     with warnings.catch_warnings():
         shown = warnings.showwarning
 
-        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
             if issubclass(category, AssertionWarning):
                 say(f"warning: {message}")
             else:
-                shown(message, category, *place, **more)
+                shown(message, category, *place, **options)
 
         warnings.showwarning = show
         yield
@@ -413,11 +415,11 @@ def _unless_stopped(stop: StopSignals, advance: Callable[[float], None]) -> Call
     """Reports how much is computed of what the model makes of its draws; a signal from now on ends that alone."""
     from batchnuts.mcmc.model.quantities import LeftOutError
 
-    before = stop.count
+    stops_before = stop.count
 
     def between(share: float) -> None:
         advance(share)
-        if stop.count > before and share < 1:
+        if stop.count > stops_before and share < 1:
             raise LeftOutError(f"What is computed from draws is left out: {stop.name} when {share:.0%} of it was done.")
 
     return between
@@ -442,8 +444,8 @@ def _save(groups: Mapping[str, AnyGroup], location: Path, force: bool, before_as
                 saved = save(groups, place, force=force and Path(place).expanduser() == location)
                 say(f"the draws are in {saved}.")
                 return saved
-            except NotSaved as again:
-                error = again
+            except NotSaved as next_error:
+                error = next_error
         raise
 
 

@@ -15,7 +15,7 @@ from batchnuts.cluster import recent, segment
 from batchnuts.mcmc.execution import attempt, chunk, chunk_plan, saved_stretch
 from batchnuts.mcmc.execution.attempt import Bracket
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
-from batchnuts.mcmc.execution.chunk import NO_CHAIN, Chunk, Kept
+from batchnuts.mcmc.execution.chunk import NO_CHAIN, Chunk, HostState
 
 PLAN = "mcmc/test_chunk_plan.py"
 RUNS = "mcmc/test_chunk_runner.py"
@@ -91,7 +91,7 @@ def padding_runs(patch: pytest.MonkeyPatch) -> None:
 @killed_by("chunks slices", f"{RUNNER}::test_a_stretch_that_ends_early_does_not_lengthen_the_slices_of_the_next")
 def short_slices_are_measured(patch: pytest.MonkeyPatch) -> None:
     """a slice that ends before its sweeps are made sets how fast these are"""
-    rewrite(patch, Chunk.slice, "if not left:", "if True:")
+    rewrite(patch, Chunk.slice, "if not reached_limit:", "if True:")
 
 
 @killed_by("chunks slices", f"{RUNS}::test_lanes_with_full_buffers_do_not_wait_for_the_others")
@@ -127,7 +127,7 @@ def adaptation_forgotten(patch: pytest.MonkeyPatch) -> None:
 @killed_by("chunks slices", f"{RUNS}::test_what_is_carried_when_a_buffer_is_full")
 def divergences_not_reported(patch: pytest.MonkeyPatch) -> None:
     """progress reports no divergences before the end"""
-    rewrite(patch, Kept.count, '("done", "divergences")', '("done",)')
+    rewrite(patch, HostState.count, '("done", "divergences")', '("done",)')
 
 
 @killed_by("chunks slices", f"{RUNNER}::test_gradients_are_counted[{{}}]")
@@ -139,7 +139,7 @@ def idle_lanes_are_not_counted(patch: pytest.MonkeyPatch) -> None:
 @killed_by("chunks watched", f"{RUNNER}::test_what_is_watched_is_brought_while_the_chunk_waits_for_its_turn")
 def owed_until_its_turn(patch: pytest.MonkeyPatch) -> None:
     """records that someone waits for stay in a chunk's buffers until they are full"""
-    rewrite(patch, Kept.owes, "if not self.wanted or", "if True or")
+    rewrite(patch, HostState.owes, "if not self.wanted or", "if True or")
 
 
 @killed_by("chunks watched", f"{RUNNER}::test_a_chunk_with_few_chains_does_not_wait_while_records_are_watched")
@@ -162,27 +162,27 @@ def the_odd_one_is_left_out(patch: pytest.MonkeyPatch) -> None:
 @killed_by("chunks merging", MERGED)
 def rows_of_the_other_are_lost(patch: pytest.MonkeyPatch) -> None:
     """what the chunk that is dissolved has recorded is not kept"""
-    rewrite(patch, chunk.merge, "kept.take(other).done", "other.machine.so_far(other.state).done")
+    rewrite(patch, chunk.merge, "host_state.take(second).done", "second.machine.partial_result(second.state).done")
 
 
 @killed_by("chunks merging", MERGED)
 def gradients_of_the_other_are_lost(patch: pytest.MonkeyPatch) -> None:
     """gradients of the chunk that is dissolved are not counted"""
-    rewrite(patch, chunk.merge, "one.merged + other.counts", "one.merged")
+    rewrite(patch, chunk.merge, "first.merged + second.counts", "first.merged")
 
 
 @killed_by("chunks merging", MERGED)
 def inputs_stay(patch: pytest.MonkeyPatch) -> None:
     """a chain that moves ends where the one before it on that lane ended"""
-    rewrite(patch, chunk.merge, "map_leaves(moved, one.inputs, other.inputs)", "one.inputs")
+    rewrite(patch, chunk.merge, "map_leaves(moved, first.inputs, second.inputs)", "first.inputs")
 
 
 @killed_by("chunks merging", MERGED)
 def moved_chains_keep_their_numbers(patch: pytest.MonkeyPatch) -> None:
     """a chain that moves is taken for the one before it on that lane"""
 
-    def merge(true: Any, one: Chunk, other: Chunk, kept: Kept) -> Chunk:
-        made = true(one, other, kept)
+    def merge(true: Any, one: Chunk, other: Chunk, host_state: HostState) -> Chunk:
+        made = true(one, other, host_state)
         return replace(made, chains=np.where(made.chains == NO_CHAIN, NO_CHAIN, one.chains))
 
     around(patch, attempt, "merge", merge)
@@ -203,7 +203,7 @@ def a_worker_knows_better(patch: pytest.MonkeyPatch) -> None:
 @killed_by("chunks clusters", f"{UNHEARD}[saved]")
 def saved_states_go_on(patch: pytest.MonkeyPatch) -> None:
     """what is saved of an attempt changes as it goes on"""
-    rewrite(patch, saved_stretch.saved_attempt, "recorded=kept.recorded.copy()", "recorded=kept.recorded")
+    rewrite(patch, saved_stretch.saved_attempt, "recorded=host_state.recorded.copy()", "recorded=host_state.recorded")
 
 
 @killed_by("chunks clusters", f"{UNHEARD}[not saved]")

@@ -10,7 +10,7 @@ from batchnuts.autobatch.language.libraries import tensorflow_graphs, tensorflow
 from batchnuts.autobatch.language.libraries.jax import JaxLibrary
 from batchnuts.files import saving
 from batchnuts.mcmc.diagnostics import kept_diagnostics
-from batchnuts.mcmc.execution.chunk import Kept
+from batchnuts.mcmc.execution.chunk import HostState
 from batchnuts.mcmc.model import quantities
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.output import datasets as output
@@ -38,8 +38,8 @@ def always_from_the_first_row(patch: pytest.MonkeyPatch) -> None:
     rewrite(
         patch,
         MemoryStorage.record,
-        "to[chains[i], low[i] - start : high[i] - start] = taken",
-        "to[chains[i], : high[i] - low[i]] = taken",
+        "target[chains[i], low[i] - start : high[i] - start] = part",
+        "target[chains[i], : high[i] - low[i]] = part",
     )
 
 
@@ -49,21 +49,21 @@ def each_array_begins_with_the_first_transition(patch: pytest.MonkeyPatch) -> No
     rewrite(
         patch,
         MemoryStorage.record,
-        "there[lanes[i], low[i] - first[i] : high[i] - first[i]]",
-        "there[lanes[i], : high[i] - low[i]]",
+        "source[lanes[i], low[i] - first[i] : high[i] - first[i]]",
+        "source[lanes[i], : high[i] - low[i]]",
     )
 
 
 @killed_by("storage memory", f"{MEMORY}::test_each_chain_has_its_rows_in_order", cheap=True)
 def lanes_are_chains(patch: pytest.MonkeyPatch) -> None:
     """a chain's later rows are looked for on the lane with its number"""
-    rewrite(patch, MemoryStorage.record, "there[lanes[i],", "there[chains[i],")
+    rewrite(patch, MemoryStorage.record, "source[lanes[i],", "source[chains[i],")
 
 
 @killed_by("storage memory", f"{MEMORY}::test_each_chain_has_its_rows_in_order", cheap=True)
 def lanes_in_order(patch: pytest.MonkeyPatch) -> None:
     """first rows are looked for on as many lanes from the first one on"""
-    rewrite(patch, MemoryStorage.record, "there[lanes[from_start], :rows]", "there[: from_start.sum(), :rows]")
+    rewrite(patch, MemoryStorage.record, "source[lanes[from_start], :rows]", "source[: from_start.sum(), :rows]")
 
 
 @killed_by("storage memory", f"{MEMORY}::test_each_chain_has_its_rows_in_order", cheap=True)
@@ -72,8 +72,8 @@ def the_last_row_is_left(patch: pytest.MonkeyPatch) -> None:
     rewrite(
         patch,
         MemoryStorage.record,
-        "to[chains[i], low[i] - start : high[i] - start] = taken",
-        "to[chains[i], low[i] - start : high[i] - start - 1] = taken[:-1]",
+        "target[chains[i], low[i] - start : high[i] - start] = part",
+        "target[chains[i], low[i] - start : high[i] - start - 1] = part[:-1]",
     )
 
 
@@ -92,14 +92,17 @@ def records_in_double_precision(patch: pytest.MonkeyPatch) -> None:
 @killed_by("storage kept", "mcmc/test_runner.py::test_the_result_is_the_last_record")
 def rows_stay_in_the_machine(patch: pytest.MonkeyPatch) -> None:
     """of an interrupted run the present places of chains are known, and not their earlier ones"""
-    rewrite(patch, Kept.take, "self.storage.record(chains, lanes, first, last, found.records)", "pass")
+    rewrite(patch, HostState.take, "self.storage.record(chains, lanes, first, last, result.records)", "pass")
 
 
 @killed_by("storage kept", f"{RUNS}::test_buffers_of_few_rows_change_no_draw[5-1-1]")
 def first_rows_unknown(patch: pytest.MonkeyPatch) -> None:
     """rows are taken as if the buffer began with the first transition"""
     rewrite(
-        patch, Kept.take, 'chunk.machine.working(chunk.state, "first_row")[lanes]', "np.zeros(len(lanes), np.int64)"
+        patch,
+        HostState.take,
+        'chunk.machine.working(chunk.state, "first_row")[lanes]',
+        "np.zeros(len(lanes), np.int64)",
     )
 
 
@@ -121,7 +124,7 @@ def the_first_chains(patch: pytest.MonkeyPatch) -> None:
 @killed_by("storage output", f"{OUTPUT}::test_interrupted_run_keeps_every_draw")
 def one_draw_too_many(patch: pytest.MonkeyPatch) -> None:
     """a row that a chain has not come to counts as one of its draws"""
-    rewrite(patch, Layout.of_unfinished, "draws[None, kept] >= done[:, None]", "draws[None, kept] > done[:, None]")
+    rewrite(patch, Layout.of_unfinished, "draws[None, saved] >= done[:, None]", "draws[None, saved] > done[:, None]")
 
 
 @killed_by("storage output", f"{OUTPUT}::test_interrupted_run_keeps_every_draw")
@@ -214,7 +217,7 @@ def readers_lose_draws(patch: pytest.MonkeyPatch) -> None:
     rewrite(
         patch,
         ZarrSink.commit,
-        "max(self.layout.content.length(draws), self.there)",
+        "max(self.layout.content.length(draws), self.visible_before)",
         "self.layout.content.length(draws)",
     )
 
@@ -222,7 +225,7 @@ def readers_lose_draws(patch: pytest.MonkeyPatch) -> None:
 @killed_by("storage streamed", f"{STREAMING}::test_a_run_goes_on_from_what_was_flushed[2]")
 def only_the_last_flush_stays(patch: pytest.MonkeyPatch) -> None:
     """a flush deletes what the one before it has saved"""
-    rewrite(patch, StreamedStorage.flush, "there[:-1]", "there")
+    rewrite(patch, StreamedStorage.flush, "saved[:-1]", "saved")
 
 
 @killed_by("storage streamed", f"{STREAMING}::test_a_run_goes_on_from_what_was_flushed[1]")

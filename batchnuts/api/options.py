@@ -93,7 +93,7 @@ class Options(TypedDict, total=False):
 
 
 MAIN_VALUES: Mapping[str, str] = {"warmup": "auto", "init": "auto"}
-"""Of groups of settings that may be written as one value: their default, so written."""
+"""The defaults of groups of settings that may be written as one value, so written."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -71,9 +71,9 @@ def sample_chains(
         )
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise SettingsError(f"progress: found {progress!r}; expected true, false, None, or a function of a Progress.")
-    for name, given in (("unconstrained", unconstrained), ("divergences", divergences), ("keep_draws", keep_draws)):
-        if not isinstance(given, bool | np.bool_):
-            raise SettingsError(f"{name}: found {shown(given)}; expected True or False.")
+    for name, flag in (("unconstrained", unconstrained), ("divergences", divergences), ("keep_draws", keep_draws)):
+        if not isinstance(flag, bool | np.bool_):
+            raise SettingsError(f"{name}: found {shown(flag)}; expected True or False.")
     if signals not in ("keep", "raise"):
         raise SettingsError(f"signals: found {shown(signals)}; expected 'keep' or 'raise'.")
     sampler, execution = split_settings(settings)
@@ -92,10 +92,10 @@ def sample_chains(
     with StopSignals() as stop, nullcontext() if keep_draws else _summaries(model, content) as stream:
 
         def result_of(draws: Draws) -> Result:
-            made: Result = to_arviz(
+            data: Result = to_arviz(
                 to_datasets(draws, model, content=content) if stream is None else stream.finish(draws)
             )
-            return made
+            return data
 
         failure: RunFailed | None = None
         try:
@@ -121,16 +121,18 @@ def sample_chains(
     return result
 
 
-def _interrupt(stop: StopSignals, draws: Draws, result: Result, kept: bool) -> KeyboardInterrupt:
-    """What ended the run, with its draws."""
-    error = KeyboardInterrupt(f"{stop.name}; {draws.what_there_is(kept)}, in this exception's attribute `result`")
+def _interrupt(stop: StopSignals, draws: Draws, result: Result, keeps_draws: bool) -> KeyboardInterrupt:
+    """The interrupt that ended the run, with its draws."""
+    error = KeyboardInterrupt(
+        f"{stop.name}; {draws.what_there_is(keeps_draws)}, in this exception's attribute `result`"
+    )
     error.result, error.signal = result, stop.first  # type: ignore[attr-defined]
     return error
 
 
 @contextmanager
 def _summaries(model: Model, content: Content) -> Iterator[SummaryRun]:
-    """What reduces draws that are not kept, with a folder for as long as it is needed."""
+    """Give what reduces draws that are not kept, with a folder for as long as it is needed."""
     from batchnuts.mcmc.output.summarizing import SummaryRun, require_sketches
 
     require_sketches()

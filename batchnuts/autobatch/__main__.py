@@ -36,11 +36,11 @@ MODES = ("xla", "graph", "eager")
 
 
 class UsageError(Exception):
-    """What is wrong with the command line, in one line."""
+    """A mistake in the command line; the message is one line."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """One line on stderr for a mistake, and where help is."""
+    """Prints one line on stderr for a mistake, which says where help is."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -146,18 +146,20 @@ def load_function(target: str, backend: str) -> BatchedFunction:
 
     Raises UsageError if there is none.
     """
-    where, colon, name = target.rpartition(":")
-    if not (where and colon and name):
+    origin, colon, name = target.rpartition(":")
+    if not (origin and colon and name):
         raise UsageError(f"found {target!r}, expected module:function or path/to/file.py:function")
-    value: Any = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+    value: Any = _load_file(Path(origin)) if origin.endswith(".py") else _load_module(origin)
     for part in name.split("."):
         if not hasattr(value, part):
             batched = sorted(n for n, v in vars(value).items() if isinstance(v, BatchedFunction))
-            found = f"its batched functions are {', '.join(batched)}" if batched else "it has no function under @batch"
-            raise UsageError(f"{where} has no {part!r}; {found}")
+            available = (
+                f"its batched functions are {', '.join(batched)}" if batched else "it has no function under @batch"
+            )
+            raise UsageError(f"{origin} has no {part!r}; {available}")
         value = getattr(value, part)
     if not isinstance(value, BatchedFunction):
-        raise UsageError(f"{name} of {where} is a {type(value).__name__}, expected a function under @autobatch.batch")
+        raise UsageError(f"{name} of {origin} is a {type(value).__name__}, expected a function under @autobatch.batch")
     _start(backend)
     return value
 
@@ -179,17 +181,17 @@ def _load_module(name: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` has it
     try:
-        found = importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(name)
     except ModuleNotFoundError:
-        found = None
+        spec = None
     except ValueError as error:  # of "__main__", or an empty part
         raise UsageError(f"{name!r} is no module's name ({error})") from None
-    if found is None:
+    if spec is None:
         raise UsageError(f"there is no module {name!r}; a file is given as path/to/file.py:function")
     return _importing(name, lambda: importlib.import_module(name))
 
 
-def _importing(what: str, load: Callable[[], Any]) -> Any:
+def _importing(origin: str, load: Callable[[], Any]) -> Any:
     """The result of `load`; what the user's own code raises becomes one line with its place."""
     try:
         return load()
@@ -198,7 +200,7 @@ def _importing(what: str, load: Callable[[], Any]) -> Any:
         message = " ".join(str(error).split())
         line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else place.lineno
         file = error.filename if isinstance(error, SyntaxError) else place.filename
-        raise UsageError(f"importing {what} failed at {file}:{line}: {type(error).__name__}: {message}") from None
+        raise UsageError(f"importing {origin} failed at {file}:{line}: {type(error).__name__}: {message}") from None
 
 
 # ---- demo -----------------------------------------------------------------------------------------------------------
@@ -212,10 +214,12 @@ def _demo(options: argparse.Namespace) -> str:
     lanes = [_lane(text, name, demo) for text in options.lanes] or list(demo.lanes)
     inputs = [np.array(column, demo.dtype) for column in zip(*lanes)]
     _start(options.backend)
-    how = {name: getattr(options, name) for name in ("executor", "backend", "mode", "schedule")}
+    run_options = {name: getattr(options, name) for name in ("executor", "backend", "mode", "schedule")}
     lanes_alone = options.executor in ("unbatched", "reference")
     results, *profiles = (
-        [demo.function.run(*inputs, **how)] if lanes_alone else demo.function.run(*inputs, **how, profile=True)
+        [demo.function.run(*inputs, **run_options)]
+        if lanes_alone
+        else demo.function.run(*inputs, **run_options, profile=True)
     )
     parts = [_first_line(demo)]
     parts.append("\n".join(f"{name}({', '.join(map(str, lane))}) = {r}" for lane, r in zip(lanes, results)))

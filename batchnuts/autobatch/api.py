@@ -19,7 +19,7 @@ import numpy as np
 
 from batchnuts.autobatch.backends.backend import Backend, Identity
 from batchnuts.autobatch.backends.registry import as_backend, get_backend
-from batchnuts.autobatch.cached_functions import found_or_compiled
+from batchnuts.autobatch.cached_functions import read_or_compile
 from batchnuts.autobatch.engines.engine import Engine, MachineOptions
 from batchnuts.autobatch.engines.registry import engine_of
 from batchnuts.autobatch.engines.sweep import ON_BACKEND
@@ -59,7 +59,7 @@ EXECUTORS = ("virtual_machine", "stackless", "unbatched", "reference")
 
 @dataclass(frozen=True)
 class _Options:
-    """How a call is to run; see `BatchedFunction.run`. Raises OptionError for unknown options."""
+    """How a call is to run: the options of `BatchedFunction.run`. Raises OptionError for unknown ones."""
 
     executor: str = "virtual_machine"
     backend: str | Backend = "tensorflow"
@@ -78,7 +78,7 @@ class _Options:
             raise OptionError(f"max_stack_depth must be at least 1, or None to let stacks grow; found {depth!r}")
 
     def engine(self) -> Engine:
-        """What runs the machine. Raises OptionError for an unknown one."""
+        """The engine that runs the machine. Raises OptionError for an unknown one."""
         if self.executor in ("unbatched", "reference"):  # of the first, for types only
             return engine_of("reference")
         return ON_BACKEND if hasattr(self.backend, "style") else engine_of(self.backend)
@@ -255,8 +255,8 @@ class BatchedFunction(LaneFunction):
         expected = None if limit else _expected_depth(compiled, inputs)
         machine = self._machines.get(key)
         if machine is None:
-            how = MachineOptions(limit, expected, schedule, profiled, identity=self.identity)
-            machine = engine.machine(compiled, arrays, inputs.lanes, how)
+            machine_options = MachineOptions(limit, expected, schedule, profiled, identity=self.identity)
+            machine = engine.machine(compiled, arrays, inputs.lanes, machine_options)
         elif expected and machine.stack_depth is not None and machine.stack_depth < expected:
             machine = machine.with_stack_depth(expected)
         notes = MachineNotes(began) if profiled and isinstance(machine, VirtualMachine) else None
@@ -280,7 +280,7 @@ class BatchedFunction(LaneFunction):
         if self.identity is None:
             return compile_it()
         name = f"{self.python_function.__module__}.{self.python_function.__qualname__}"
-        return found_or_compiled(compile_it, name, hashable(types), backend, self.identity)
+        return read_or_compile(compile_it, name, hashable(types), backend, self.identity)
 
     def machine(
         self,
@@ -314,21 +314,21 @@ class BatchedFunction(LaneFunction):
         Raises OptionError for an unknown policy, or for a profile without such a run.
         """
         compiled = get_backend(backend, "xla")
-        program = self.compiled(self._given_types(types), compiled).lowered
+        program = self.compiled(self._parsed_types(types), compiled).lowered
         served = None if profile is None else self._served(profile, program)
         return make_schedule(program, policy, lambda: block_costs(program, compiled), served)
 
     def _served(self, profile: Profile, program: Program) -> dict[str, int]:
-        """For each block, how many lanes it has served."""
+        """The number of lanes that each block has served."""
         name, labels = self.__name__, program.graph.labels  # type: ignore[attr-defined]
         counts = profile.blocks().items()
-        found = {label: n.active for (f, executor, label), n in counts if (f, executor) == (name, EXECUTORS[0])}
-        if not any(found.values()) or found.keys() - set(labels):
+        served = {label: n.active for (f, executor, label), n in counts if (f, executor) == (name, EXECUTORS[0])}
+        if not any(served.values()) or served.keys() - set(labels):
             raise OptionError(
                 f"the profile has no run of {name!r} on the virtual machine with arguments of these types; make one by "
                 f"`_, profile = {name}.run(..., profile=True)`."
             )
-        return found
+        return served
 
     def bound_arguments(
         self, stand_in: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -336,8 +336,10 @@ class BatchedFunction(LaneFunction):
         """The arguments of a call by position, one for each parameter, defaults too; and as `inputs.bind` has what
         stands in for them."""
         inputs = self._bind(tuple(map(stand_in, args)), {name: stand_in(value) for name, value in kwargs.items()})
-        given = self._signature.bind(*args, **kwargs).arguments
-        return tuple(given.get(name, value) for name, value in zip(self._signature.parameters, inputs.values)), inputs
+        arguments = self._signature.bind(*args, **kwargs).arguments
+        return tuple(
+            arguments.get(name, value) for name, value in zip(self._signature.parameters, inputs.values)
+        ), inputs
 
     def lane_types(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """One lane's type of each argument of a call."""
@@ -345,13 +347,13 @@ class BatchedFunction(LaneFunction):
 
     def lowered(self, *types: Any, backend: str = "tensorflow") -> Program:
         """The program that the virtual machine runs, for one lane's argument types (given as for `dump`)."""
-        return self.compiled(self._given_types(types), get_backend(backend, "eager")).lowered
+        return self.compiled(self._parsed_types(types), get_backend(backend, "eager")).lowered
 
     def passes(self, *types: Any, backend: str = "tensorflow") -> dict[str, Program]:
         """The program after each pass of the compiler, in order, by the pass's name; types as for `dump`."""
-        found: dict[str, Program] = {}
-        compile_function(self, self._given_types(types), get_backend(backend, "eager"), found.__setitem__)
-        return found
+        programs: dict[str, Program] = {}
+        compile_function(self, self._parsed_types(types), get_backend(backend, "eager"), programs.__setitem__)
+        return programs
 
     def dump(self, *types: Any, after: str | None = None, backend: str = "tensorflow") -> str:
         """The text of the program after a pass (the last one, if none is named), for one lane's argument types.
@@ -362,11 +364,11 @@ class BatchedFunction(LaneFunction):
             knows; NumPy sees less, so some programs come out longer.
         Raises OptionError for an unknown pass or text that is no type, LaneInputError for types that do not fit.
         """
-        found = self.passes(*types, backend=backend)
-        after = [*found][-1] if after is None else after
-        if after not in found:
-            raise OptionError(f"no pass {after!r}; the passes are {', '.join(found)}")
-        return show_program(found[after])
+        programs = self.passes(*types, backend=backend)
+        after = [*programs][-1] if after is None else after
+        if after not in programs:
+            raise OptionError(f"no pass {after!r}; the passes are {', '.join(programs)}")
+        return show_program(programs[after])
 
     def explain(self, *types: Any, backend: str = "tensorflow") -> str:
         """A report for one lane's argument types, given as for `dump`.
@@ -376,8 +378,8 @@ class BatchedFunction(LaneFunction):
         """
         return explain_passes(self.__name__, self.passes(*types, backend=backend))  # type: ignore[attr-defined]
 
-    def _given_types(self, types: tuple[Any, ...]) -> tuple[Any, ...]:
-        """One type per parameter, from what `dump` takes."""
+    def _parsed_types(self, types: tuple[Any, ...]) -> tuple[Any, ...]:
+        """One type per parameter, parsed from what `dump` takes."""
         name, signature = self.__name__, self._signature  # type: ignore[attr-defined]
         try:
             bound = signature.bind(*types).arguments
@@ -387,12 +389,12 @@ class BatchedFunction(LaneFunction):
                 f"{name}({', '.join(signature.parameters)}) needs one type for each parameter that has no default; "
                 f"found {shown}."
             ) from None
-        given = {p: map_leaves(as_type, t) for p, t in bound.items()}
+        by_name = {p: map_leaves(as_type, t) for p, t in bound.items()}
         for parameter in signature.parameters.values():
-            if parameter.name not in given:
+            if parameter.name not in by_name:
                 default = functools.partial(default_type, parameter.name)
-                given[parameter.name] = map_leaves(default, parameter.default)
-        return tuple(given[parameter] for parameter in signature.parameters)
+                by_name[parameter.name] = map_leaves(default, parameter.default)
+        return tuple(by_name[parameter] for parameter in signature.parameters)
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
         self.refuse_method(self.method_of)
@@ -400,7 +402,7 @@ class BatchedFunction(LaneFunction):
         for first in args[:1]:  # what @classmethod or @property above @batch gives
             self.refuse_method(first if isinstance(first, type) else type(first))
         name, parameters = self.__name__, self._signature.parameters  # type: ignore[attr-defined]
-        if unknown := [repr(given) for given in kwargs if given not in parameters]:
+        if unknown := [repr(keyword) for keyword in kwargs if keyword not in parameters]:
             advice = f" Options are given to {name}.run(...)." if _Options.__dataclass_fields__.keys() & kwargs else ""
             raise LaneInputError(
                 f"{name}: found the argument {', '.join(unknown)}, expected {', '.join(parameters) or 'none'}.{advice}"
@@ -443,23 +445,23 @@ def _of_lane(lane: int, leaf: np.ndarray, type_: TensorType) -> Any:
     return leaf[lane].item() if type_.weak else leaf[lane].copy()
 
 
-def as_type(given: Any) -> Any:
+def as_type(type_like: Any) -> Any:
     """A TensorType, or the type that a dtype or a text such as "float32[3,2]" or "tuple(int64, bool)" stands for.
 
     Raises ProgramTextError (a ValueError) for other texts, LaneInputError for anything else.
     """
-    if isinstance(given, TensorType):
-        return given
-    if isinstance(given, str):
-        return parse_type(given)
+    if isinstance(type_like, TensorType):
+        return type_like
+    if isinstance(type_like, str):
+        return parse_type(type_like)
     try:
-        dtype = None if given is None else np.dtype(given)
+        dtype = None if type_like is None else np.dtype(type_like)
     except TypeError:
         dtype = None
     if dtype is None or dtype.kind not in "biufc":
         raise LaneInputError(
-            f"found {given!r} for a type, expected text such as 'int64' or 'float32[3]', a dtype, a TensorType, or a "
-            "structure of these."
+            f"found {type_like!r} for a type, expected text such as 'int64' or 'float32[3]', a dtype, a TensorType, or "
+            "a structure of these."
         )
     return TensorType(dtype.name)
 

@@ -35,48 +35,48 @@ _BUILTINS = ("dict", "frozenset", "list", "tuple")
 """Classes that an entry may name beside those of this package."""
 
 
-def found_or_compiled(
+def read_or_compile(
     compile_it: Compile, name: str, types: Any, backend: Backend, identity: Identity
 ) -> CompiledFunction:
-    """What is kept of the function, or what `compile_it` gives, which is kept then.
+    """Read the compiled function from the disk; where it is not there, call `compile_it` and keep the result.
 
     name: of the function. types: of one lane's arguments.
     """
-    kept = current()
+    entries = current()
     target = (type(backend).__name__, backend.name, backend.mode, backend.style)
     key = None
-    if kept is not None:
+    if entries is not None:
         parts = (name, repr(types), repr(target), sys.version)
         key = identity.key("compiled function", *parts, lanes=TRACED_LANES)
-    if kept is None or key is None:
+    if entries is None or key is None:
         return compile_it()
-    content = kept.get(key)
+    content = entries.get(key)
     if content is not None:
         try:
-            return read(content, compile_it, lambda: kept.drop(key))
+            return read(content, compile_it, lambda: entries.drop(key))
         except Exception:  # sound, but of something that this version does not read
-            kept.drop(key)
+            entries.drop(key)
     compiled = compile_it()
     compiled = replace(compiled, costs=costs_of_program(compiled.lowered, backend))
-    if identity.is_unchanged() and (written := _as_entry(compiled)) is not None:
-        kept.put(key, written)
+    if identity.is_unchanged() and (entry := _as_entry(compiled)) is not None:
+        entries.put(key, entry)
     return compiled
 
 
 def _as_entry(compiled: CompiledFunction) -> bytes | None:
-    """None for what cannot be written, or would not be the same program when it is read."""
+    """The entry; None for what cannot be written, or would not be the same program when it is read."""
     if shared_arrays(compiled.lowered):  # objects of this process
         return None
     try:
         content = write(compiled)
-        again = read(content, lambda: compiled)
+        restored = read(content, lambda: compiled)
     except Exception:  # a structure of a user's own class
         return None
-    return content if _texts(again) == _texts(compiled) else None
+    return content if _texts(restored) == _texts(compiled) else None
 
 
 def _texts(compiled: CompiledFunction) -> tuple[str, str]:
-    """Of both programs."""
+    """The texts of both programs."""
     return show_program(compiled.lowered), show_program(compiled.with_calls)
 
 
@@ -88,7 +88,7 @@ def write(compiled: CompiledFunction) -> bytes:
 
 
 def read(content: bytes, compile_it: Compile, drop: Callable[[], None] = lambda: None) -> CompiledFunction:
-    """What was written; `compile_it` is called where one of its primitives is. Raises for anything else.
+    """Read an entry; `compile_it` is called where one of its primitives is. Raises for what is none.
 
     drop: called where `compile_it` gives other programs, before BatchnutsError is raised.
     """
@@ -96,14 +96,14 @@ def read(content: bytes, compile_it: Compile, drop: Callable[[], None] = lambda:
 
     @functools.cache
     def calls() -> list[Callable[..., Any]]:
-        made = compile_it()
-        if _texts(made) != _texts(compiled):
+        recompiled = compile_it()
+        if _texts(recompiled) != _texts(compiled):
             drop()
             raise BatchnutsError(
                 "A compiled program that was kept on disk was not the one that the compiler makes now. It is deleted: "
                 "run again."
             )
-        return _calls_of(made)[0]
+        return _calls_of(recompiled)[0]
 
     compiled = _Reader(io.BytesIO(content), lambda number: _DeferredCall(calls, number)).load()
     if not isinstance(compiled, CompiledFunction):
@@ -127,18 +127,18 @@ def _calls_of(compiled: CompiledFunction) -> tuple[list[Callable[..., Any]], dic
     alike: dict[PrimOp, list[int]] = {}
     for op in (*_primitives(compiled.lowered), *_primitives(compiled.with_calls)):
         call = op.function.call
-        others = alike.setdefault(op, [])
+        earlier = alike.setdefault(op, [])
         if id(call) not in numbers:
-            same = [number for number in others if same_function(calls[number], call)]
-            numbers[id(call)] = same[0] if same else len(calls)
-            if not same:
+            matches = [number for number in earlier if same_function(calls[number], call)]
+            numbers[id(call)] = matches[0] if matches else len(calls)
+            if not matches:
                 calls.append(call)
-        others.append(numbers[id(call)])
+        earlier.append(numbers[id(call)])
     return calls, numbers
 
 
 class _DeferredCall:
-    """In place of a primitive's function that was not read."""
+    """Stands for a primitive's function that was not read; compiles when it is called."""
 
     def __init__(self, calls: Callable[[], list[Callable[..., Any]]], number: int) -> None:
         self._calls = calls
@@ -149,7 +149,7 @@ class _DeferredCall:
 
 
 def frozen_mapping(entries: dict[Any, Any]) -> MappingProxyType[Any, Any]:
-    """What an entry has a frozen mapping as: pickle cannot name its class."""
+    """Make a frozen mapping, which an entry has as a call of this: pickle cannot name its class."""
     return MappingProxyType(entries)
 
 
@@ -175,7 +175,7 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if "." not in name and (module.partition(".")[0] == "batchnuts" or module == "builtins"):  # no `os.system`
-            found = super().find_class(module, name)
-            if found is frozen_mapping or name in _BUILTINS or (isinstance(found, type) and module != "builtins"):
-                return found
+            resolved = super().find_class(module, name)
+            if resolved is frozen_mapping or name in _BUILTINS or (isinstance(resolved, type) and module != "builtins"):
+                return resolved
         raise pickle.UnpicklingError(f"{module}.{name} is none of ours")

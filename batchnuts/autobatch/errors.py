@@ -64,10 +64,10 @@ class TypeConflictError(CompileError):
     """Two types meet in one variable, or an operation refuses the types it got."""
 
 
-def unexpected_result(found: object, inferred: object, source: Source | None = None) -> TypeConflictError:
+def unexpected_result(actual: object, inferred: object, source: Source | None = None) -> TypeConflictError:
     """The error where a run's values gave an operation another type than stand-in values did; only NumPy finds it."""
     return TypeConflictError(
-        f"an operation gave {found} where {inferred} was inferred: its result's type depends on its inputs' values. "
+        f"an operation gave {actual} where {inferred} was inferred: its result's type depends on its inputs' values. "
         "Return one type, or branch in the batched function.",
         source,
     )

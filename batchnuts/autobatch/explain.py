@@ -79,20 +79,20 @@ def _blocks(final: Program) -> str:
 def _variables(typed: Program, final: Program) -> str:
     """Each variable of the user's, leaf by leaf, with its type and where it lives now."""
     rows = []
-    gone = 0
+    eliminated = 0
     for variable, type_ in sorted(typed.var_defs.items()):
         members, tree = flatten(type_)
         for leaf, member in zip(leaf_names(variable, tree), members):
-            now = final.renamed.get(leaf, leaf)
-            place = final.var_alloc.get(now)
+            final_name = final.renamed.get(leaf, leaf)
+            place = final.var_alloc.get(final_name)
             if place is None:
-                gone += 1
+                eliminated += 1
                 if any(part.startswith("_") for part in leaf.split(".")):
                     continue
-            shared = f" (as {now})" if now != leaf else ""
+            shared = f" (as {final_name})" if final_name != leaf else ""
             rows.append((leaf, str(member), "no longer there" if place is None else _PLACES[place] + shared))
-    rest = f"\n  {gone} of these, and of temporaries that are not shown, were eliminated." if gone else ""
-    return _table([("variable", "type", "where it lives"), *rows], numbers=False) + rest
+    note = f"\n  {eliminated} of these, and of temporaries that are not shown, were eliminated." if eliminated else ""
+    return _table([("variable", "type", "where it lives"), *rows], numbers=False) + note
 
 
 # ---- passes -------------------------------------------------------------------------------------------------------
@@ -107,15 +107,15 @@ def pass_table(passes: Mapping[str, Program]) -> str:
     fields = [f.name for f in dataclasses.fields(Summary)]
     fields = [f for f in fields if any(getattr(s, f) for s in summaries)]
     rows = [("after", *(_COLUMNS.get(f, f) for f in fields))]
-    before: Summary | None = None
+    previous: Summary | None = None
     for name, summary in zip(passes, summaries):
-        rows.append((name, *(_change(before, summary, field) for field in fields)))
-        before = summary
+        rows.append((name, *(_change(previous, summary, field) for field in fields)))
+        previous = summary
     return _table(rows)
 
 
-def _change(before: Summary | None, now: Summary, field: str) -> str:
-    value, old = getattr(now, field), None if before is None else getattr(before, field)
+def _change(previous: Summary | None, current: Summary, field: str) -> str:
+    value, old = getattr(current, field), None if previous is None else getattr(previous, field)
     if value is None:
         return "-"
     return str(value) if old is None or old == value else f"{value} ({value - old:+d})"

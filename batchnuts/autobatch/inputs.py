@@ -33,10 +33,10 @@ class Inputs:
 def bind(bound: inspect.BoundArguments) -> Inputs:
     """The arguments of a call that fits the signature, with defaults. Raises LaneInputError for what is no array
     [lanes, ...], and where numbers of lanes differ."""
-    given = dict(bound.arguments)
+    explicit = dict(bound.arguments)
     bound.apply_defaults()
     lane_counts: dict[int, str] = {}
-    for name, value in given.items():
+    for name, value in explicit.items():
         numbers = flatten(value)[0] if isinstance(value, list) else []
         if numbers and all(type(leaf) in WEAK_DTYPES for leaf in numbers):
             raise LaneInputError(
@@ -61,7 +61,7 @@ def bind(bound: inspect.BoundArguments) -> Inputs:
     values, types = [], []
     for name, value in bound.arguments.items():
         # a default is what one lane has: the same on all
-        type_, array = (lane_type, on_lanes) if name in given else (default_type, default_on_lanes)
+        type_, array = (lane_type, on_lanes) if name in explicit else (default_type, default_on_lanes)
         types.append(map_leaves(functools.partial(type_, name), value))
         values.append(map_leaves(functools.partial(array, lanes, name), value))
     return Inputs(tuple(values), tuple(types), lanes)
@@ -95,11 +95,11 @@ def as_array(name: str, leaf: Any) -> np.ndarray:
                 "(such as -1 or NaN) in its place."
             )
         scalar_object = array.dtype == object and not array.ndim
-        found = type(leaf).__name__ if scalar_object else array.dtype
+        held_type = type(leaf).__name__ if scalar_object else array.dtype
         instead = " Give arrays, in tuples, dicts, namedtuples or frozen dataclasses." if scalar_object else ""
-        if str(found).startswith(("bfloat16", "float8")):
-            instead = f" Give {name}.astype('float32'): there is no arithmetic of {found} here."
-        raise LaneInputError(f"argument {name!r} holds {found}, expected numbers or booleans.{instead}")
+        if str(held_type).startswith(("bfloat16", "float8")):
+            instead = f" Give {name}.astype('float32'): there is no arithmetic of {held_type} here."
+        raise LaneInputError(f"argument {name!r} holds {held_type}, expected numbers or booleans.{instead}")
     if array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):
         raise LaneInputError(f"argument {name!r} holds {array.dtype}; give a dtype of 64 bits at most (complex: 128).")
     return array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -114,7 +114,7 @@ def lane_type(name: str, leaf: Any) -> TensorType:
 
 
 def default_type(name: str, leaf: Any) -> TensorType:
-    """The same of a default, which is what each lane has."""
+    """The type that one lane has of a default's leaf, which is what each lane has."""
     if type(leaf) in WEAK_DTYPES:
         return lane_type(name, leaf)
     array = as_array(name, leaf)

@@ -65,9 +65,9 @@ def jax(
 def tensorflow(
     function: BatchedFunction, *, max_stack_depth: int, check: bool = True, schedule: str | Schedule = "auto"
 ) -> InsideFunction:
-    """The same of tensors, for use inside of a `tf.function`, compiled by XLA or not; see `jax`.
+    """A batched function as a function of tensors, for use inside of a `tf.function`, compiled by XLA or not.
 
-    It has no gradient.
+    Its options are those of `jax`; it has no gradient.
     """
     return InsideFunction(function, get_backend("tensorflow", "xla"), max_stack_depth, check, schedule)
 
@@ -97,7 +97,7 @@ def _positive(name: str, value: int) -> int:
 
 
 def _refuse_first_tensorflow() -> None:
-    """In graphs of TensorFlow 1, and functions that they call, `==` compares tensors by identity."""
+    """Raise TypeError inside of a graph of TensorFlow 1, in which `==` compares tensors by identity."""
     import tensorflow as tf
 
     if not tf.compat.v1.executing_eagerly_outside_functions():
@@ -108,7 +108,7 @@ def _refuse_first_tensorflow() -> None:
 
 
 class InsideFunction:
-    """Made by `jax` and `tensorflow`."""
+    """A batched function that is called inside of a traced program; `jax` and `tensorflow` make it."""
 
     def __init__(
         self,
@@ -146,10 +146,10 @@ class InsideFunction:
     def _as_traced(self, *arguments: Any, **named: Any) -> Any:
         if self._backend.name == "tensorflow":
             _refuse_first_tensorflow()
-        given, inputs = self.function.bound_arguments(partial(map_leaves, self._stand_in), arguments, named)
+        bound, inputs = self.function.bound_arguments(partial(map_leaves, self._stand_in), arguments, named)
         leaves = [
             leaf
-            for argument, value in zip(given, inputs.values)
+            for argument, value in zip(bound, inputs.values)
             for leaf in flatten(map_leaves(self._on_lanes, argument, value))[0]
         ]
         *results, faults = self._program(inputs.types, inputs.lanes)(*leaves)
@@ -191,10 +191,10 @@ class InsideFunction:
         raise self._faults[number].error(numbers != 0, self.max_stack_depth, can_grow=False)
 
     def _program(self, types: tuple[Any, ...], lanes: int) -> Callable[..., tuple[Array, ...]]:
-        """Of the leaves of all lanes to the results' leaves and the faults."""
+        """The function of the leaves of all lanes that gives the results' leaves and the faults."""
         key = (hashable(types), lanes)
-        found = self._programs.get(key)
-        if found is None:
+        function = self._programs.get(key)
+        if function is None:
             program = self.function.compiled(types, self._backend).lowered
             if shared := shared_arrays(program):
                 raise CompileError(
@@ -216,19 +216,19 @@ class InsideFunction:
                 state = machine.run_inside(dict(zip(machine.program.vars_in, leaves)), self.max_sweeps)
                 return (*machine.outputs(state), self._numbered(machine.code.faults, state["fault"]))
 
-            found = self._backend.compile(run)
+            function = self._backend.compile(run)
             if self.max_sweeps is None:
-                found = self._library.without_reverse(found, _NO_REVERSE[self._backend.name])
+                function = self._library.without_reverse(function, _NO_REVERSE[self._backend.name])
             else:
-                found = uses.differentiated(found, results)
-            self._programs.put(key, found)
-        return found
+                function = uses.differentiated(function, results)
+            self._programs.put(key, function)
+        return function
 
-    def _numbered(self, known: Sequence[Fault], faults: Array) -> Array:
+    def _numbered(self, possible_faults: Sequence[Fault], faults: Array) -> Array:
         """Faults [lanes], which a machine numbers from 1 on in its own order, by numbers that other machines share."""
-        numbers = {number_of(fault): fault for fault in known}
+        numbers = {number_of(fault): fault for fault in possible_faults}
         self._faults.update(numbers)
-        table = np.array([0, *map(number_of, known)], "int32")
+        table = np.array([0, *map(number_of, possible_faults)], "int32")
         return self._library.gather(self._library.tensor(table), faults, 0)
 
     def _stand_in(self, leaf: Any) -> Any:

@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Value]):
-    """At most `limit` values by their keys; to make room, the least recently used one is dropped.
+    """Keeps at most `limit` values by their keys; to make room, it drops the least recently used one.
 
     Thread-safe. None cannot be a value.
     """
@@ -45,15 +45,15 @@ class LruCache(Generic[Value]):
             return self._values.pop(key, None)
 
     def values(self) -> list[Value]:
-        """All of them, the least recently used first."""
+        """All values, the least recently used first."""
         with self._lock:
             return list(self._values.values())
 
     def __iter__(self) -> Iterator[Hashable]:
-        """Their keys, in that order."""
+        """The keys, those of the least recently used values first."""
         with self._lock:
             return iter(list(self._values))
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of values."""
         return len(self._values)

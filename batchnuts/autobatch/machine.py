@@ -111,13 +111,13 @@ class LaneProgram:
     def lane_bytes(self) -> int:
         """Bytes that one lane keeps between blocks: the top frames of its variables, without buffers."""
         program = self._compiled.lowered
-        kept = (v for v, kind in program.var_alloc.items() if kind in STORED and v not in self.buffers)
-        types = (program.var_defs[v] for v in kept)
+        stored = (v for v, kind in program.var_alloc.items() if kind in STORED and v not in self.buffers)
+        types = (program.var_defs[v] for v in stored)
         return sum(math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in types)
 
     @property
     def costly_work(self) -> float:
-        """Multiplications and elements that the costly primitives compute for one lane; see `Costs`."""
+        """Multiplications and elements that the costly primitives compute for one lane, all of them once."""
         return self._costs.costly
 
     @cached_property

@@ -54,7 +54,7 @@ class CompiledFunction:
 def compile_function(
     function: LaneFunction, input_types: tuple[Any, ...], evaluator: Evaluator, observe: Observer | None = None
 ) -> CompiledFunction:
-    """From a Python function and the types of one lane's arguments to both executable forms.
+    """Compile a Python function for the types of one lane's arguments, to both executable forms.
 
     `observe` is called with each pass's name and result: frontend, and then those of `compile_program`.
     """
@@ -73,10 +73,10 @@ def compile_function(
                 raise
             learned = {**learned, error.loop: error.learned}
         except UndefinedVariableError:
-            more = _learn(reading, program, input_types, evaluator)
-            if more.items() <= learned.items():
+            iterations = _learn(reading, program, input_types, evaluator)
+            if iterations.items() <= learned.items():
                 raise
-            learned = {**learned, **more}
+            learned = {**learned, **iterations}
 
 
 def _learn(
@@ -91,19 +91,22 @@ def _learn(
         return {error.loop: error.learned}
     except CompileError:
         return {}
-    more: dict[Hashable, Learned | Apart | Numbers] = {}
+    iterations: dict[Hashable, Learned | Apart | Numbers] = {}
     for loop, (function, sequence) in reading.loops.items():
         lengths = {v: length_of_type(types[f"{function}.{v}"]) for v in sequence.held() if f"{function}.{v}" in types}
-        known = {v: n for v, n in lengths.items() if n is not None}
-        if len(known) == len(sequence.held()) and (rounds := sequence.length(known.__getitem__)) is not None:
-            more[loop] = Learned(rounds, alike=True)
-    return more
+        static_lengths = {v: n for v, n in lengths.items() if n is not None}
+        if (
+            len(static_lengths) == len(sequence.held())
+            and (rounds := sequence.length(static_lengths.__getitem__)) is not None
+        ):
+            iterations[loop] = Learned(rounds, alike=True)
+    return iterations
 
 
 def compile_program(
     program: Program, input_types: tuple[Any, ...], evaluator: Evaluator, observe: Observer | None = None
 ) -> CompiledFunction:
-    """From a well-formed program with calls, made by the frontend or by hand, to both executable forms.
+    """Compile a well-formed program with calls, made by the frontend or by hand, to both executable forms.
 
     `observe` is called with each pass's name and result, from infer_types to tail_calls.
     """

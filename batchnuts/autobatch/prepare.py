@@ -29,9 +29,9 @@ class PreparedProgram:
     """Both executable forms of a program, and the backend they were made for; `prepare` makes it."""
 
     with_calls: Program
-    """For `stackless.execute`."""
+    """The form that `stackless.execute` runs."""
     lowered: Program
-    """For `virtual_machine.execute`."""
+    """The form that `virtual_machine.execute` runs."""
     backend: Backend
 
     def run(

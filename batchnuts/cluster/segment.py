@@ -144,7 +144,7 @@ class WorkerGroup:
         with session.using(order.metric, stretch.number):
             if isinstance(start, SavedGroup):
                 attempt = restored_attempt(start.stretch, machine, chunking, chains, *limits)
-                if isinstance(storage := attempt.kept.storage, WindowStorage) and start.records is not None:
+                if isinstance(storage := attempt.host_state.storage, WindowStorage) and start.records is not None:
                     storage.put_back(start.records)
                 before = start.before
             else:
@@ -155,38 +155,38 @@ class WorkerGroup:
     def run(self, shard: int, until: float) -> None:
         """Advance its chunks in turn until that time (perf_counter), or their end."""
         attempt = self.attempt
-        attempt.kept.longest_slice = max(until - time.perf_counter(), 0.0)
+        attempt.host_state.longest_slice = max(until - time.perf_counter(), 0.0)
         while not attempt.finished and time.perf_counter() < until and attempt.work(shard):
             pass
 
     def report(self, session: Session, order: SegmentTask, began: float) -> Report:
         """The report of a segment; order: its task."""
-        attempt, kept = self.attempt, self.attempt.kept
+        attempt, host_state = self.attempt, self.attempt.host_state
         saved = None
         if order.keep and not attempt.finished:
             stretch = saved_attempt(attempt)
-            records = kept.storage.snapshot() if isinstance(kept.storage, WindowStorage) else None
-            region = kept.storage.saved() if isinstance(kept.storage, RegionStorage) else None
+            records = host_state.storage.snapshot() if isinstance(host_state.storage, WindowStorage) else None
+            region = host_state.storage.saved() if isinstance(host_state.storage, RegionStorage) else None
             saved = SavedGroup(order.first, order.chains, stretch, records, self.before, region)
-        elif not attempt.finished and not isinstance(kept.storage, WindowStorage):
+        elif not attempt.finished and not isinstance(host_state.storage, WindowStorage):
             for place, chunk in attempt.chunks.items():
                 if chunk.state is not self.sent.get(place):  # else it has no new rows
-                    chunk.go_on(kept)
+                    chunk.go_on(host_state)
             self.sent = {place: chunk.state for place, chunk in attempt.chunks.items()}
         reduced = None
         if attempt.finished and order.stretch.reduction is not None:
-            reduced = reduce_window(kept.result, self.before, order.stretch.reduction, session.evaluated)
+            reduced = reduce_window(host_state.result, self.before, order.stretch.reduction, session.evaluated)
         return Report(
             _name(order),
             session.address,
             seconds=time.perf_counter() - began,
-            done=kept.ends.done.copy(),
-            divergences=kept.ends.divergences.copy(),
+            done=host_state.ends.done.copy(),
+            divergences=host_state.ends.divergences.copy(),
             counts=sum((chunk.counts for chunk in attempt.chunks.values()), Counts()),
-            rows=kept.storage.take() if isinstance(kept.storage, RecentStorage | RegionStorage) else (),
-            **_of_region(kept.storage, attempt.finished),
+            rows=host_state.storage.take() if isinstance(host_state.storage, RecentStorage | RegionStorage) else (),
+            **_of_region(host_state.storage, attempt.finished),
             saved=saved,
-            ended=kept.ends if attempt.finished else None,
+            ended=host_state.ends if attempt.finished else None,
             reduced=reduced,
         )
 

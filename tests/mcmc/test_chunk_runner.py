@@ -23,7 +23,7 @@ from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc.execution import chunk_plan
 from batchnuts.mcmc.execution.attempt import Bracket, MergePosition
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
-from batchnuts.mcmc.execution.chunk import Chunk, Kept
+from batchnuts.mcmc.execution.chunk import Chunk, HostState
 from batchnuts.mcmc.execution.chunk_plan import Chunking, divide
 from batchnuts.mcmc.execution.chunk_runner import ChunkRunner, make_runner
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult
@@ -239,18 +239,18 @@ def test_what_is_carried_when_a_buffer_is_full(monkeypatch: pytest.MonkeyPatch) 
     program = LaneProgram(make_program(2), stretch, "numpy", "eager")
     machine = ChainMachine(program, stretch, ExecutionSettings(backend="numpy"), 9)
     chunk = Chunk.begin(machine, np.arange(LANES), stretch)
-    like = machine.so_far(chunk.state)
-    kept = Kept(like, LANES, MemoryStorage(like.records, LANES, CAPACITY))
+    like = machine.partial_result(chunk.state)
+    host_state = HostState(like, LANES, MemoryStorage(like.records, LANES, CAPACITY))
     seen = []
-    while not chunk.slice(0, kept):
-        np.testing.assert_array_equal(kept.ends.divergences, machine.working(chunk.state, "divergences"))
-        seen.append(int(kept.ends.divergences.sum()))
-    kept.take(chunk)
+    while not chunk.slice(0, host_state):
+        np.testing.assert_array_equal(host_state.ends.divergences, machine.working(chunk.state, "divergences"))
+        seen.append(int(host_state.ends.divergences.sum()))
+    host_state.take(chunk)
     assert len(set(seen)) > 2
     assert seen == sorted(seen)
-    assert kept.ends.divergences.sum() == whole.records.diverging.sum()
-    assert_same(kept.result, whole)
-    for ours, expected in zip(kept.ends.adaptation, whole.adaptation):
+    assert host_state.ends.divergences.sum() == whole.records.diverging.sum()
+    assert_same(host_state.result, whole)
+    for ours, expected in zip(host_state.ends.adaptation, whole.adaptation):
         np.testing.assert_array_equal(ours, expected)
 
 
@@ -317,7 +317,7 @@ def test_one_chunk_is_served_by_one_thread(program: Any) -> None:
     assert made.arrangement == Arrangement(LANES, "drain")
     seen = []
     for _ in made.run(inputs(CAPACITY), CAPACITY):
-        seen.append(len(made.workers.given))
+        seen.append(len(made.workers.started))
     assert set(seen) == {1}
 
 
@@ -331,7 +331,7 @@ def test_what_an_interrupted_run_leaves(program: Any, whole: Any, monkeypatch: p
             break
     left = made.interrupted()
     assert left is not None
-    assert not made.workers.given
+    assert not made.workers.started
     assert counts.transitions <= left.result.done.sum() <= LANES * CAPACITY
     assert left.result.done.shape == (LANES,)
     for lane, done in enumerate(left.result.done):
@@ -375,7 +375,7 @@ def test_a_fault_in_a_thread_is_raised_here(program: Any) -> None:
     made = make(program, max_stack_depth=2)
     with pytest.raises(StackOverflowError, match=r"holds 2 frames.*larger max_stack_depth, or None"):
         list(made.run(inputs(CAPACITY), CAPACITY))
-    assert not made.workers.given
+    assert not made.workers.started
     del made
     gc.collect()
     deadline = time.monotonic() + 30

@@ -425,7 +425,7 @@ def test_runs_at_once_have_programs_of_their_own() -> None:
         with ThreadPoolExecutor(threads) as pool:
             for seed, found in enumerate(pool.map(one, range(threads))):
                 assert_same(found, alone[seed])
-    assert len(program_cache._kept_with(model)) == 1
+    assert len(program_cache._programs_of(model)) == 1
 
 
 def test_nothing_of_the_last_run_is_kept_but_the_programs() -> None:

@@ -174,7 +174,7 @@ def test_what_is_watched_is_brought_while_the_chunk_waits_for_its_turn(
         if made.recorded(1) is not None:
             break
     assert transitions < LANES * CAPACITY
-    assert made.attempt.kept.recorded.min() >= 1
+    assert made.attempt.host_state.recorded.min() >= 1
     left = made.interrupted()
     for lane, done in enumerate(left.result.done):
         np.testing.assert_array_equal(left.result.records.position[lane, :done], whole.records.position[lane, :done])

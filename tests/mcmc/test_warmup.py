@@ -381,7 +381,7 @@ def test_a_step_size_that_was_searched_for_agrees_with_nothing(
         searches.append(states.transitions_done)
         return states if always is None else replace(states, step_size=np.full_like(states.step_size, always))
 
-    monkeypatch.setattr(Run, "with_found_step_size", found)
+    monkeypatch.setattr(Run, "with_searched_step_size", found)
     monkeypatch.setattr(phase, "LARGE_CHANGE", 1.0)
     size: dict[str, Any] = {"max_tree_depth": 1} if always else {"chains": 64, "superchains": None, "backend": "auto"}
     draws = run(gaussian(2), warmup={"maximum": 40 if always else 200}, draws=1, **size)

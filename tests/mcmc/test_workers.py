@@ -25,7 +25,7 @@ def test_the_same_threads_do_all_jobs() -> None:
         workers.start(job)
         workers.start(job)
         workers.wait()
-        assert not workers.given
+        assert not workers.started
     assert len(seen) == 6
     assert len(set(seen)) == 2
     assert threading.get_ident() not in seen
@@ -47,7 +47,7 @@ def test_a_job_that_fails_leaves_the_thread_at_work() -> None:
         raise KeyboardInterrupt
 
     workers.start(fail)
-    (failed,) = workers.given
+    (failed,) = workers.started
     workers.start(done.set)
     workers.wait()
     assert isinstance(failed.exception(), KeyboardInterrupt)

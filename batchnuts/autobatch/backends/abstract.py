@@ -64,9 +64,11 @@ def trace_with_literals(
 def typed(function: Primitive, arguments: tuple[Any, ...], literals: StandIns) -> tuple[AbstractResult, ...]:
     """The results for arrays that have types only. Raises whatever it may where that is not enough."""
     types = [leaf for t in arguments for leaf in flatten(t)[0]]
-    given = [stand_in(t, literals) if t.weak else Typed(t.dtype, t.shape, frozenset([i])) for i, t in enumerate(types)]
-    position = {id(array): i for i, array in enumerate(given) if isinstance(array, Typed)}
-    leaves = iter(given)
+    stand_ins = [
+        stand_in(t, literals) if t.weak else Typed(t.dtype, t.shape, frozenset([i])) for i, t in enumerate(types)
+    ]
+    position = {id(array): i for i, array in enumerate(stand_ins) if isinstance(array, Typed)}
+    leaves = iter(stand_ins)
     with np.errstate(all="ignore"):
         results = [
             flatten(value) for value in function.call(*[map_leaves(lambda _: next(leaves), t) for t in arguments])
@@ -109,9 +111,9 @@ def _shown(value: Any) -> str:
         if getattr(value, "__module__", "") == builtins.__name__:  # what stands for one of Python's own
             name = name.removeprefix("python_")
         kind = type(value).__name__ if not name else "class" if isinstance(value, type) else "function"
-        named = f"the {kind}{f' {name!r}' if name else ''}"
+        description = f"the {kind}{f' {name!r}' if name else ''}"
         return (
-            f"{named}. Functions are chosen when the program is compiled. To choose by a "
+            f"{description}. Functions are chosen when the program is compiled. To choose by a "
             "value of the lane, write `if` and `else` with a call in each; keep several in a tuple or dict of "
             "functions, or in one outside of the function; hand one on as an argument, and return what it gives"
         )

@@ -36,46 +36,46 @@ class CompiledMachine(Protocol):
 class Identity:
     """What a program depends on beside its text, its arguments' types and the files of this package.
 
-    now: says it as it is when called, as far as code for so many lanes depends on it; None: not known for certain.
-    first: the same for the first call, where less has to be found out; None: `now`.
+    current: says it as it is when called, as far as code for so many lanes depends on it; None: not known for certain.
+    first: the same for the first call, where less has to be found out; None: `current`.
     key_of: makes a key of texts and of all else that compiled code depends on; None: not known either. by_lanes:
     whether it is another for another number of lanes.
     """
 
     def __init__(
         self,
-        now: Callable[[int], str | None],
+        current: Callable[[int], str | None],
         key_of: Callable[..., str | None],
         first: Callable[[int], str | None] | None = None,
         *,
         by_lanes: bool = True,
     ) -> None:
-        self._now = now
-        self._at_first = first or now
+        self._current = current
+        self._at_first = first or current
         self._key_of = key_of
         self._by_lanes = by_lanes
         self._besides: tuple[str, ...] = ()
         self._first: dict[int, str | None] = {}
-        """By the number of lanes, where that matters, as it was when it was first asked for."""
+        """The identity by the number of lanes, where that matters, as it was when it was first asked for."""
 
-    def with_text(self, *besides: str) -> Identity:
-        """That of a program which depends on these texts besides."""
-        made = Identity(self._now, self._key_of, self._at_first, by_lanes=self._by_lanes)
-        made._besides, made._first = (*self._besides, *besides), self._first
-        return made
+    def with_text(self, *texts: str) -> Identity:
+        """The identity of a program which depends on these texts besides."""
+        extended = Identity(self._current, self._key_of, self._at_first, by_lanes=self._by_lanes)
+        extended._besides, extended._first = (*self._besides, *texts), self._first
+        return extended
 
-    def key(self, *more: str, lanes: int) -> str | None:
+    def key(self, *texts: str, lanes: int) -> str | None:
         """A key of this identity and of further texts, to find something on disk by; None where it might not cover
         everything."""
         place = lanes if self._by_lanes else 0
         if place not in self._first:
             self._first[place] = self._at_first(lanes)
         first = self._first[place]
-        return None if first is None else self._key_of(first, *self._besides, *more)
+        return None if first is None else self._key_of(first, *self._besides, *texts)
 
     def is_unchanged(self) -> bool:
         """Whether it still is as it was."""
-        return all(self._now(lanes) == first for lanes, first in list(self._first.items()))
+        return all(self._current(lanes) == first for lanes, first in list(self._first.items()))
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,13 @@ class PartFunction:
     lanes: int
     identity: Identity
 
-    def __call__(self, mask: Array, given: dict[str, Array]) -> tuple[dict[str, Array], Array | None]:
+    def __call__(self, mask: Array, arrays: dict[str, Array]) -> tuple[dict[str, Array], Array | None]:
         """What the ops compute."""
-        return self.run(mask, given)
+        return self.run(mask, arrays)
 
 
 MODES = ("xla", "graph", "eager")
-"""Of TensorFlow; JAX has the first and the last, and NumPy none."""
+"""The modes of TensorFlow; JAX has the first and the last, and NumPy none."""
 
 STYLES = ("masking", "gather")
 """How a primitive runs on the active lanes only: masking computes all rows and selects, so that shapes stay static;
@@ -171,7 +171,7 @@ class SweepPlan:
         return sweeps % self.patience == self.patience - 1 if self.patience is not None else False
 
     def dues(self, state: State, lanes: LaneCounts) -> Callable[[BlockStep, Array], tuple[Array, Array]]:
-        """At the start of a sweep that a compiler traces, the function (step, pc) -> (due, waiting).
+        """Make the function (step, pc) -> (due, waiting), at the start of a sweep that a compiler traces.
 
         It is called when the sweep comes to the step, with the counters pc [lanes] as they are then; `waiting` is how
         many lanes are at the step's index, an int64 scalar.
@@ -280,7 +280,7 @@ class Backend(Evaluator, Protocol):
         """The function of States and scalars as the mode runs it; it may be a PartFunction."""
 
     def compile_machine(self, function: MachineFunction, plain: bool) -> CompiledMachine:
-        """The same for a whole machine; small arrays of its result may be on the host.
+        """A whole machine as the mode runs it; small arrays of its result may be on the host.
 
         plain: a compiler loses nothing if it makes plain loops of all operations.
         """
@@ -303,13 +303,13 @@ class StateArrays:
         self.backend = backend
 
     def asarray(self, value: Any, dtype: str) -> Array:
-        """As the backend's; the array is the state's own."""
+        """An array of a value, which is the state's own."""
         if math.prod(np.shape(value)) < self.backend.on_host:
             return np.array(value, dtype)
         return self.backend.asarray(value, dtype)
 
     def full(self, shape: Sequence[int], value: Any, dtype: str) -> Array:
-        """As the backend's."""
+        """An array with the same value everywhere."""
         if math.prod(shape) < self.backend.on_host:
             return np.full(shape, value, dtype) if value else np.zeros(shape, dtype)
         return self.backend.full(shape, value, dtype)
@@ -326,7 +326,7 @@ class Interpreted:
         return self.function(state, *scalars)
 
     def trace(self, state: State, *scalars: Array) -> None:
-        """Nothing to do."""
+        """Do nothing: there is nothing to compile."""
 
 
 def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, int]:
@@ -335,12 +335,12 @@ def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any, 
     sweeps, executions, active = (backend.to_numpy(state[name]).copy() for name in names)
     reductions = OnHost()
 
-    def waiting_now() -> np.ndarray:
+    def count_waiting() -> np.ndarray:
         return np.bincount(backend.to_numpy(state["pc"]), minlength=plan.halted + 1)
 
-    taken = 0
-    waiting = waiting_now()
-    while taken < int(budget) and waiting[:-1].sum() > int(leave_at):
+    sweeps_made = 0
+    waiting = count_waiting()
+    while sweeps_made < int(budget) and waiting[:-1].sum() > int(leave_at):
         for_all = plan.is_for_all(sweeps)
         chosen = plan.rule.most_active(waiting, reductions) if plan.one_choice else None
         for step in plan.steps:
@@ -355,10 +355,10 @@ def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any, 
                 state = step.run(state)
                 executions[step.index] += 1
                 active[step.index] += served
-                waiting = waiting_now()
+                waiting = count_waiting()
                 if chosen is not None:
                     break
         sweeps += 1
-        taken += 1
+        sweeps_made += 1
     counters = zip(names, (sweeps, executions, active))
-    return {**state, **{name: backend.asarray(value, "int64") for name, value in counters}}, taken
+    return {**state, **{name: backend.asarray(value, "int64") for name, value in counters}}, sweeps_made

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from batchnuts.autobatch.backends.abstract import (
     OTHER,
@@ -19,6 +20,7 @@ from batchnuts.autobatch.backends.abstract import (
     without_lanes,
 )
 from batchnuts.autobatch.backends.backend import (
+    Backend,
     CompiledMachine,
     Interpreted,
     MachineFunction,
@@ -35,7 +37,7 @@ from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.passes.infer_types import AbstractResult
 
 
-class NumpyBackend:
+class NumpyBackend(Backend):
     """The `Backend` of NumPy arrays; its only mode is eager, its style gather unless masking is asked for."""
 
     name = "numpy"
@@ -47,42 +49,43 @@ class NumpyBackend:
 
     # ---- type inference ---------------------------------------------------------------------------------------
 
+    @override
     def evaluate(self, function: Primitive, arguments: tuple[Any, ...]) -> tuple[AbstractResult, ...]:
         """NumPy cannot trace, so the function runs on stand-in values: two sets of them, or those that it accepts.
 
         A result that is an input's own object under both sets is passed on; a type that differs is an error, since
         the values of a run would decide it.
         """
-        found: list[tuple[AbstractResult, ...]] = []
+        evaluations: list[tuple[AbstractResult, ...]] = []
         failure: Exception | None = None
         for values in (USUAL, OTHER, ZEROS):
             try:
-                found.append(self._evaluate_with(function, arguments, values))
+                evaluations.append(self._evaluate_with(function, arguments, values))
             except Exception as error:  # some values may fail and others not; the first failure is shown
                 failure = failure or error
-            if len(found) == 2:
+            if len(evaluations) == 2:
                 break
-        if not found:
+        if not evaluations:
             assert failure is not None
             raise failure
-        return tuple(_agreed(first, other) for first, other in zip(found[0], found[-1]))
+        return tuple(_agreed(first, second) for first, second in zip(evaluations[0], evaluations[-1]))
 
     def _evaluate_with(
         self, function: Primitive, arguments: tuple[Any, ...], values: StandIns
     ) -> tuple[AbstractResult, ...]:
         lanes = TRACED_LANES if function.batched else None
 
-        def given(type_: TensorType) -> Any:
+        def stand_in_of(type_: TensorType) -> Any:
             if lanes is None:
                 return read_only(stand_in(type_, values))
             return stand_in(TensorType(type_.dtype, (lanes, *type_.shape)), values)
 
-        inputs = [map_leaves(given, t) for t in arguments]
+        inputs = [map_leaves(stand_in_of, t) for t in arguments]
         order = [leaf for value in inputs for leaf in flatten(value)[0]]
         # an input that comes back as the same object was passed on; Python's numbers and NumPy's two booleans are
         # shared objects, which says nothing
-        own = [isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, np.bool_) for leaf in order]
-        position = {id(leaf): i for i, leaf in enumerate(order) if own[i]}
+        is_array = [isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, np.bool_) for leaf in order]
+        position = {id(leaf): i for i, leaf in enumerate(order) if is_array[i]}
         with np.errstate(all="ignore"):
             results = function.call(*inputs)
         abstract = []
@@ -97,51 +100,54 @@ class NumpyBackend:
 
     # ---- arrays -----------------------------------------------------------------------------------------------
 
+    @override
     def asarray(self, value: Any, dtype: str) -> Any:
-        """See Backend."""
         return np.array(value, dtype)
 
+    @override
     def to_numpy(self, array: Any) -> np.ndarray:
-        """See Backend."""
         return np.asarray(array)
 
+    @override
     def full(self, shape: Sequence[int], value: Any, dtype: str) -> Any:
-        """See Backend."""
         return np.full(tuple(shape), value, dtype)
 
+    @override
     def cast(self, array: Any, dtype: str) -> Any:
-        """See Backend."""
         return np.asarray(array).astype(dtype)
 
+    @override
     def where(self, mask: Any, new: Any, old: Any) -> Any:
-        """See Backend."""
         rank = max(np.ndim(new), np.ndim(old))
         return np.where(np.reshape(mask, mask.shape + (1,) * (rank - 1)), new, old)
 
+    @override
     def count(self, mask: Any) -> Any:
-        """See Backend."""
         return mask.sum(dtype="int64")
 
+    @override
     def take_rows(self, memory: Any, rows: Any) -> Any:
-        """See Backend."""
         return memory[rows]
 
+    @override
     def put_rows(self, memory: Any, rows: Any, values: Any) -> Any:
-        """See Backend: in place."""
+        # in place
         memory[rows] = values
         return memory
 
+    @override
     def write_rows(self, buffers: Any, mask: Any, rows: Any, values: Any) -> Any:
-        """See Backend."""
         buffers = buffers.copy()
         buffers[np.flatnonzero(mask), rows[mask]] = values[mask]
         return buffers
 
+    @override
     def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
-        """See Backend: NumPy cannot look into a function."""
+        # NumPy cannot look into a function
+        return None
 
+    @override
     def rows_to_compute(self, mask: Any) -> Any:
-        """See Backend."""
         active = np.flatnonzero(mask)
         if self.style == "gather" or not len(active):
             return active
@@ -149,25 +155,25 @@ class NumpyBackend:
 
     # ---- programs ---------------------------------------------------------------------------------------------
 
+    @override
     def vectorize(
         self, function: Callable[..., tuple[Any, ...]], inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
     ) -> RowFunction:
-        """See Backend: a loop over the rows."""
+        # a loop over the rows
 
         def over_rows(*values: Any) -> tuple[np.ndarray, ...]:
             count = len(values[0])
             results = tuple(np.empty((count, *t.shape), t.dtype) for t in outputs)
-            given = [read_only(v) for v in values]  # and so are their rows
+            arrays = [read_only(v) for v in values]  # and so are their rows
             for row in range(count):
-                for result, value in zip(results, function(*(v[row] for v in given))):
+                for result, value in zip(results, function(*(v[row] for v in arrays))):
                     result[row] = _checked(value, result.shape[1:], result.dtype)
             return results
 
         return over_rows
 
+    @override
     def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
-        """See Backend."""
-
         def over_rows(*values: Any) -> tuple[np.ndarray, ...]:
             count = len(values[0])
             results = zip(primitive.call(*values), outputs)
@@ -175,31 +181,35 @@ class NumpyBackend:
 
         return over_rows
 
+    @override
     def as_one_op(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """See Backend: the function itself."""
+        # the function itself
         return function
 
+    @override
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """See Backend: nothing to do."""
+        # nothing to do
         return function
 
+    @override
     def compile_machine(self, function: MachineFunction, plain: bool) -> CompiledMachine:
-        """See Backend: nothing to do."""
+        # nothing to do
         return Interpreted(function)
 
+    @override
     def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
-        """See Backend: a host loop, on its own copy of what `put_rows` changes."""
+        # a host loop, on its own copy of what `put_rows` changes
         state = {name: a if name.startswith("value:") else a.copy() for name, a in state.items()}
         return sweep_on_host(self, plan, state, budget, leave_at)
 
 
-def _agreed(first: AbstractResult, other: AbstractResult) -> AbstractResult:
+def _agreed(first: AbstractResult, second: AbstractResult) -> AbstractResult:
     """What holds for both sets of stand-in values."""
-    if first is other:  # nothing to compare with: it may depend on its inputs in any way
+    if first is second:  # nothing to compare with: it may depend on its inputs in any way
         return replace(first, sources=(None,) * len(first.sources))
-    if first.type != other.type:
-        raise TypeError(f"the values decide the result's type: {first.type} or {other.type}; it must be one type")
-    sources = tuple(a if a == b else None for a, b in zip(first.sources, other.sources))
+    if first.type != second.type:
+        raise TypeError(f"the values decide the result's type: {first.type} or {second.type}; it must be one type")
+    sources = tuple(a if a == b else None for a, b in zip(first.sources, second.sources))
     return replace(first, sources=sources)
 
 

@@ -18,9 +18,9 @@ class EngineInfo:
     """What all others need to know of an engine, without importing what it runs on."""
 
     name: str
-    """As options have it: `f.run(backend=...)`, `execution.backend`."""
+    """What options call it: `f.run(backend=...)`, `execution.backend`."""
     title: str
-    """As sentences have it."""
+    """What sentences call it."""
     packages: tuple[str, ...]
     """Distributions on whose versions its numbers depend, beside batchnuts; the first one is its own."""
     process_bytes: int
@@ -95,7 +95,7 @@ class Engine(ABC):
         """A machine for a number of lanes; arrays: what the program was compiled for."""
 
     def threads(self) -> Threads | None:
-        """None where an engine computes in the thread that calls it. Imports its library."""
+        """Its library's support of threads; None where it computes in the thread that calls. Imports the library."""
         return None
 
     def on_shard(self, number: int) -> AbstractContextManager[None]:

@@ -44,7 +44,7 @@ class ReferenceMachine(Machine):
 
     @override
     def check_faults(self, state: State, depth_is_given: bool = True) -> None:
-        """Nothing: `advance` raises them."""
+        """Do nothing: `advance` raises them."""
 
     @override
     def results(self, state: State) -> tuple[np.ndarray, ...]:
@@ -57,7 +57,7 @@ class ReferenceMachine(Machine):
 
 
 class ReferenceEngine(Engine):
-    """Defines what a program means. Slow."""
+    """Runs programs by the interpreter that defines what they mean. Slow."""
 
     info = EngineInfo("reference", "the reference interpreter", packages=("numpy",), process_bytes=150_000_000)
 

@@ -20,14 +20,14 @@ def register(engine: Engine) -> None:
 
 
 def engine_of(name: Any) -> Engine:
-    """Raises OptionError for what is no engine's name."""
+    """The engine of that name. Raises OptionError for what is no engine's name."""
     if not isinstance(name, str) or name not in _ENGINES:
         raise OptionError(f"backend must be one of {', '.join(_ENGINES)}, or a Backend object; found {name!r}")
     return _ENGINES[name]
 
 
 def engine_infos() -> dict[str, EngineInfo]:
-    """By name, in the order in which they were registered."""
+    """What is known of each engine, by name, in the order in which they were registered."""
     return {name: engine.info for name, engine in _ENGINES.items()}
 
 

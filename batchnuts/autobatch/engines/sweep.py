@@ -14,7 +14,7 @@ from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, Virtu
 
 
 class SweepEngine(Engine):
-    """threads: imports the support of threads that its library has."""
+    """Runs the virtual machine on an array library. threads: imports the library's support of threads."""
 
     def __init__(self, info: EngineInfo, threads: Callable[[], Threads | None]) -> None:
         self.info = info

@@ -88,10 +88,10 @@ class MachineBlocks:
         }
         for variable in self.stored:
             type_ = self.program.var_defs[variable]
-            given = inputs.get(variable)
+            value = inputs.get(variable)
             shape = (lanes, *type_.shape)
             state[f"value:{variable}"] = (
-                arrays.full(shape, 0, type_.dtype) if given is None else arrays.asarray(given, type_.dtype)
+                arrays.full(shape, 0, type_.dtype) if value is None else arrays.asarray(value, type_.dtype)
             )
         slots = lanes * (self.stack_depth + 1)
         for variable in self.stacked:
@@ -116,7 +116,7 @@ class MachineBlocks:
         return len(self.faults)
 
     def _fault_codes(self, steps: tuple[Step, ...]) -> dict[int, int]:
-        """By the step's identity, the fault that is recorded on lanes where it fails."""
+        """The code of the fault that is recorded on lanes where a step fails, by the step's identity."""
         codes: dict[int, int] = {}
         for step in steps:
             match step:
@@ -158,7 +158,7 @@ class MachineBlocks:
         backend, types, storage = self.backend, self.program.var_defs, self.storage
         live_at_end = self._live_at_end(block)
         steps = plan_block(block, live_at_end, types, backend)
-        here = self.index[block.label]
+        index = self.index[block.label]
         codes = self._fault_codes(steps)
         followers = {op.var: self.leader[op.var] for op in block.ops if isinstance(op, (PushOp, PopOp))}
         followers = {variable: leader for variable, leader in followers.items() if variable != leader}
@@ -171,7 +171,7 @@ class MachineBlocks:
             state = state.copy()
             for variable, leader in followers.items():  # equal at the start, and again at the end
                 state[f"height:{variable}"] = state[f"height:{leader}"]
-            mask = state["pc"] == here
+            mask = state["pc"] == index
             values = LaneValues(state, mask, backend)
             sound = mask  # without the lanes that have failed an assertion of the block
             for step in steps:
@@ -197,7 +197,7 @@ class MachineBlocks:
                     state[f"value:{variable}"] = values.for_all_lanes(variable)
             for variable in followers:
                 del state[f"height:{variable}"]
-            self._note_dispatch(state, here, mask)
+            self._note_dispatch(state, index, mask)
             if codes or call_code:  # a lane with a fault has no meaningful next step
                 halted = backend.full((self.lanes,), self.halted, "int32")
                 state["pc"] = backend.where(state["fault"] > 0, halted, state["pc"])
@@ -235,11 +235,11 @@ class MachineBlocks:
             height, peak = state[f"height:{variable}"], state[f"peak:{variable}"]
             state[f"peak:{variable}"] = self.backend.where(height > peak, height, peak)
 
-    def _note_dispatch(self, state: State, here: int, mask: Array) -> None:
+    def _note_dispatch(self, state: State, index: int, mask: Array) -> None:
         if self.timeline_rows:
             backend, row = self.backend, state["timeline:length"]
             count = backend.full((1,), 0, "int32") + backend.cast(backend.count(mask), "int32")
-            for name, value in (("block", backend.full((1,), here, "int32")), ("active", count)):
+            for name, value in (("block", backend.full((1,), index, "int32")), ("active", count)):
                 state[f"timeline:{name}"] = backend.put_rows(state[f"timeline:{name}"], row, value)
             state["timeline:length"] = row + 1
 

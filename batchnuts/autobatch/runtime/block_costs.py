@@ -37,7 +37,7 @@ class Costs:
     """What the primitives of a lowered program compute for one lane."""
 
     work: Mapping[str, Work]
-    """By the label of a block; empty where the backend cannot estimate it."""
+    """The work of each block, by its label; empty where the backend cannot estimate it."""
     costly: float
     """Multiplications and elements of the costly primitives, all of them once; one counts as zero where the backend
     cannot analyse it."""
@@ -55,23 +55,23 @@ def costs_of_program(program: Program, backend: Backend) -> Costs:
 
 
 def block_costs(program: Program, backend: Backend) -> dict[str, float]:
-    """By label; see above. Empty where the backend cannot estimate the work of primitives."""
+    """The cost of each block, by its label (see the module). Empty where the backend cannot estimate work."""
     return costs_of(program, block_work(program, backend))
 
 
 def block_work(program: Program, backend: Backend) -> dict[str, Work]:
     """The work of each block's primitives for one lane, by label. Empty where the backend cannot estimate it."""
-    found: dict[str, Work] = {}
+    by_label: dict[str, Work] = {}
     for block in program.graph.blocks:
         work = _work(program, block, backend)
         if work is None:
             return {}
-        found[block.label] = work
-    return found
+        by_label[block.label] = work
+    return by_label
 
 
 def costs_of(program: Program, work: Mapping[str, Work]) -> dict[str, float]:
-    """By label; see above."""
+    """The cost of each block, by its label, from the work of its primitives (see the module)."""
     costs: dict[str, float] = {}
     for label, done in work.items():
         elements = done.elements + _kept(program, program.graph.block(label))
@@ -83,10 +83,10 @@ def _work(program: Program, block: Block, backend: Backend) -> Work | None:
     total = Work()
     for op in block.ops:
         if isinstance(op, PrimOp):
-            found = backend.work(op.function, tuple(program.var_defs[v] for v in op.vars_in))
-            if found is None:
+            work = backend.work(op.function, tuple(program.var_defs[v] for v in op.vars_in))
+            if work is None:
                 return None
-            total += found
+            total += work
     return total
 
 

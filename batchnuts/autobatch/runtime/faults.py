@@ -59,9 +59,9 @@ class Fault:
             case FaultKind.STACK_OVERFLOW:
                 function, name = self.subject.partition(".")[0], identifier(self.subject)
                 or_none = ", or None to let the stack grow" if can_grow else ""
-                what = "return addresses" if name == RETURN_ADDRESS else f"variable {name!r}"
+                contents = "return addresses" if name == RETURN_ADDRESS else f"variable {name!r}"
                 return StackOverflowError(
-                    f"lane {lane} recursed too deep in {function!r}: the stack of {what} holds {depth} frames"
+                    f"lane {lane} recursed too deep in {function!r}: the stack of {contents} holds {depth} frames"
                     f"{count}. " + (f"Give a larger max_stack_depth{or_none}." if is_given else _at_most(depth))
                 )
             case FaultKind.TOO_MANY_SWEEPS:

@@ -95,12 +95,12 @@ class Machine(ABC):
         """The same machine with stacks of another depth. States of one do not fit the other."""
 
     def run(self, arguments: Any) -> State:
-        """From `start` until every lane has halted."""
+        """Run from `start` until every lane has halted."""
         return self.advance(self.start(arguments), np.iinfo(np.int64).max)
 
 
 class ResumableMachine(Machine):
-    """One whose states can be read, changed, divided, saved, and restored in another process."""
+    """A machine whose states can be read, changed, divided, saved, and restored in another process."""
 
     stack_depth: int
     policy: str | None

@@ -92,23 +92,23 @@ def execute(program: Program, *inputs: Any, max_stack_depth: int | None = None) 
 def run_lane(program: Program, arguments: tuple[Any, ...], max_stack_depth: int | None = None) -> tuple[Any, ...]:
     """The outputs of one lane; raises as `execute` does."""
     depth = max_stack_depth or faults.LARGEST_STACK_DEPTH
-    here = _Activation(program, program.main_function(), arguments, depth)
+    activation = _Activation(program, program.main_function(), arguments, depth)
     callers: list[tuple[_Activation, FunctionCallOp]] = []
     while True:
-        called = here.run_to_call()
+        called = activation.run_to_call()
         if called is not None:
             callee = program.function(called.function)
             if len(callers) == depth:
                 raise _LaneStopped(Fault(FaultKind.CALL_DEPTH, callee.name))
-            arguments = tuple(here.read(v) for v in called.vars_in)
-            callers.append((here, called))
-            here = _Activation(program, callee, arguments, depth)
+            arguments = tuple(activation.read(v) for v in called.vars_in)
+            callers.append((activation, called))
+            activation = _Activation(program, callee, arguments, depth)
             continue
-        results = tuple(here.read(v) for v in here.function.vars_out)
+        results = tuple(activation.read(v) for v in activation.function.vars_out)
         if not callers:
             return results
-        here, called = callers.pop()
-        here.assign(called.vars_out, results)
+        activation, called = callers.pop()
+        activation.assign(called.vars_out, results)
 
 
 class _Activation:
@@ -155,7 +155,7 @@ class _Activation:
                     self.go_to(self.return_labels.pop())
 
     def run(self, op: Op) -> None:
-        """One op other than a call."""
+        """Run one op other than a call."""
         match op:
             case PrimOp(vars_out, function, vars_in):
                 values = [map_leaves(read_only, self.read(v)) for v in vars_in]

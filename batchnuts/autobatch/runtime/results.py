@@ -21,7 +21,7 @@ _NUMPYS = frozenset({np.ndarray, *(np.dtype(code).type for code in np.typecodes[
 
 _dtype = functools.cache(np.dtype)
 _HELD_BY = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "fc", "c": "c"}
-"""By the kind of a dtype, the kinds of those whose arrays can have its values."""
+"""The kinds of dtypes whose arrays can have the values of a dtype, by its kind."""
 
 
 def in_type(value: Any, type_: TensorType, function: Primitive, source: Source | None) -> Any:
@@ -46,8 +46,8 @@ def in_type(value: Any, type_: TensorType, function: Primitive, source: Source |
         )
     array = _as_array(value)
     if array.shape != type_.shape or not _holds(dtype, array, type(value) in _NUMBERS):
-        found = f"{value!r:.60}" if array.dtype.kind not in _HELD_BY else f"{array.dtype}{list(array.shape)}"
-        raise unexpected_result(found, type_, source)
+        shown = f"{value!r:.60}" if array.dtype.kind not in _HELD_BY else f"{array.dtype}{list(array.shape)}"
+        raise unexpected_result(shown, type_, source)
     return read_only(array.astype(dtype, copy=False)[()])
 
 

@@ -134,7 +134,7 @@ def run_checked(
     observe: Observer | None = None,
     identity: Identity | None = None,
 ) -> tuple[np.ndarray, ...]:
-    """As `execute`, of a program that was checked when it was compiled.
+    """Run a program that was checked when it was compiled, without the checks of `execute`.
 
     block_code_cache: a dictionary kept between runs of a program, so that blocks are made ready once and compiled
         once for a number of lanes; None for none. max_stack_depth: how deep calls may nest (None: 65,536).
@@ -251,15 +251,15 @@ class _Run:
     def count(self, label: str, lanes: np.ndarray, depth: int) -> None:
         """Note that a block runs."""
         active = int(np.count_nonzero(lanes))
-        times, so_far = self.tally.get(label, (0, 0))
-        self.tally[label] = (times + 1, so_far + active)
+        runs, served = self.tally.get(label, (0, 0))
+        self.tally[label] = (runs + 1, served + active)
         if self.observe is not None:
             self.observe(label, active, depth)
 
     def run(self, part: Part, values: dict[str, Array], lanes: np.ndarray) -> None:
         """Run a part and keep what it gives."""
-        given = {v: self.value(values, v) for v in part.vars_in} | {a: self._shared[a] for a in part.shared}
-        results, fault = part.run(self.backend.asarray(lanes, "bool"), given)
+        inputs = {v: self.value(values, v) for v in part.vars_in} | {a: self._shared[a] for a in part.shared}
+        results, fault = part.run(self.backend.asarray(lanes, "bool"), inputs)
         values.update(results)
         if fault is not None:
             codes = self.backend.to_numpy(fault)
@@ -290,15 +290,15 @@ class _Run:
     def in_type_of(self, target: str, variable: str, values: Mapping[str, Array]) -> Array:
         """The value of `variable` as `target` holds it: a literal's dtype can differ between the two."""
         value = self.value(values, variable)
-        wanted, found = (self.program.var_defs[v].dtype for v in (target, variable))
-        return value if wanted == found else self.backend.cast(value, wanted)
+        target_dtype, own_dtype = (self.program.var_defs[v].dtype for v in (target, variable))
+        return value if target_dtype == own_dtype else self.backend.cast(value, target_dtype)
 
     def code(self, function: Function, block: Block) -> BlockCode:
         """The block made ready, from the cache if it is there."""
-        found = self.cache.get(block.label)
-        if found is None or found.block is not block or found.backend is not self.backend:
-            found = self.cache[block.label] = self.make_ready(function, block)
-        return found
+        block_code = self.cache.get(block.label)
+        if block_code is None or block_code.block is not block or block_code.backend is not self.backend:
+            block_code = self.cache[block.label] = self.make_ready(function, block)
+        return block_code
 
     def make_ready(self, function: Function, block: Block) -> BlockCode:
         live = function_liveness(function)
@@ -343,8 +343,8 @@ class _Run:
         codes = {id(step): i + 1 for i, step in enumerate(s for s in steps if _fault_of(s) is not None)}
         shared = tuple(entry_of(name) for step in steps if isinstance(step, Compute) for name in step.shared)
 
-        def run(mask: Array, given: dict[str, Array]) -> tuple[dict[str, Array], Array | None]:
-            state: State = {v if v in shared else f"value:{v}": x for v, x in given.items()}
+        def run(mask: Array, arrays: dict[str, Array]) -> tuple[dict[str, Array], Array | None]:
+            state: State = {v if v in shared else f"value:{v}": x for v, x in arrays.items()}
             lanes = mask.shape[0]
             storage = LaneStorage(backend, lanes, 0)
             if possible:
@@ -368,8 +368,8 @@ class _Run:
             return Part(vars_in, shared, possible, backend.compile(run))
         program = self.program  # alone: a run has its arrays
         text = functools.partial(_text_of_part, program, name)
-        known = PartFunction(run, vars_out, bool(possible), text, self.lanes, self.identity)
-        return Part(vars_in, shared, possible, backend.compile(known))
+        part_function = PartFunction(run, vars_out, bool(possible), text, self.lanes, self.identity)
+        return Part(vars_in, shared, possible, backend.compile(part_function))
 
 
 def _text_of_part(program: Program, name: str) -> str:

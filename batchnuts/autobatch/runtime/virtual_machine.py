@@ -52,7 +52,7 @@ from batchnuts.autobatch.scheduling.policies import costly_blocks, ending_early,
 from batchnuts.autobatch.scheduling.schedule import Schedule
 
 FIRST_STACK_DEPTH = 16
-"""Where an automatic stack depth begins; it grows up to LARGEST_STACK_DEPTH."""
+"""The first automatic stack depth; it grows up to LARGEST_STACK_DEPTH."""
 
 LARGEST_PREDICTED_DEPTH = 1 << 20
 """The maximum automatic stack depth where an input gives the depth of the recursion."""
@@ -142,15 +142,15 @@ class VirtualMachine(ResumableMachine):
         plan = SweepPlan(slots, self.halted, Rule(self.schedule, lanes), one_choice, self.schedule.patience)
 
         def advance(state: State, budget: Array, leave_at: Array) -> tuple[State, Array]:
-            after, taken = backend.sweep(plan, state, budget, leave_at)
-            return {name: after[name] for name in plan.touches}, taken
+            after, sweeps_made = backend.sweep(plan, state, budget, leave_at)
+            return {name: after[name] for name in plan.touches}, sweeps_made
 
         self._sweeps = advance
         one_vector = lanes == 1 or (bool(work()) and not any(done.products for done in work().values()))
         self._identity = identity
 
-        whole = MachineFunction(advance, plan.touches, self.text, lanes, identity)
-        self._advance = backend.compile_machine(whole, plain=one_vector)
+        machine_function = MachineFunction(advance, plan.touches, self.text, lanes, identity)
+        self._advance = backend.compile_machine(machine_function, plain=one_vector)
 
     @functools.cached_property
     def buffers(self) -> frozenset[str]:
@@ -180,7 +180,7 @@ class VirtualMachine(ResumableMachine):
         )
 
     def _named(self, arguments: Any) -> dict[str, Array]:
-        """By the program's input variables."""
+        """The arguments by the program's input variables."""
         return dict(zip(self.program.vars_in, flatten(arguments)[0], strict=True))
 
     @override
@@ -192,9 +192,9 @@ class VirtualMachine(ResumableMachine):
         return self.counted_advance(state, budget, leave_at)[0]
 
     def counted_advance(self, state: State, sweeps: int, leave_at: int = 0) -> tuple[State, Array]:
-        """As `advance`, with how many sweeps were made."""
-        changed, taken = self._advance(state, *self._scalars(sweeps, leave_at))
-        return {**state, **changed}, taken
+        """The state after up to `sweeps` sweeps, and how many were made."""
+        changed, sweeps_made = self._advance(state, *self._scalars(sweeps, leave_at))
+        return {**state, **changed}, sweeps_made
 
     @override
     def trace(self, state: State) -> None:
@@ -222,13 +222,13 @@ class VirtualMachine(ResumableMachine):
     def move(self, state: State, to: np.ndarray, source: State, lanes: np.ndarray) -> State:
         moved = dict(state)
         for name, array in state.items():
-            one_for_all = name in _COUNTERS or name.startswith(("timeline:", PREFIX))
-            if one_for_all or name.removeprefix("value:") in self.buffers:
+            has_no_lanes = name in _COUNTERS or name.startswith(("timeline:", PREFIX))
+            if has_no_lanes or name.removeprefix("value:") in self.buffers:
                 continue
-            before = self.backend.to_numpy(array)
-            rows = np.array(before).reshape(self.lanes, -1)
+            own = self.backend.to_numpy(array)
+            rows = np.array(own).reshape(self.lanes, -1)
             rows[to] = self.backend.to_numpy(source[name]).reshape(self.lanes, -1)[lanes]
-            moved[name] = self.backend.asarray(rows.reshape(before.shape), before.dtype.name)
+            moved[name] = self.backend.asarray(rows.reshape(own.shape), own.dtype.name)
         return moved
 
     @override
@@ -278,11 +278,11 @@ class VirtualMachine(ResumableMachine):
         return {**state, **entries}
 
     def _entry(self, variable: str) -> str:
-        """Of the state: where the top frame of a variable of the program before coalescing is."""
+        """The entry of the state that has the top frame of a variable of the program before coalescing."""
         return f"value:{self.program.renamed.get(variable, variable)}"
 
     def run_inside(self, inputs: dict[str, Array], max_sweeps: int | None = None) -> State:
-        """The same, as a part of a program that is being traced: nothing is compiled by it.
+        """Run until every lane has halted, as a part of a program that is being traced: nothing is compiled by it.
 
         max_sweeps: after these, lanes that have not halted get a fault.
         """

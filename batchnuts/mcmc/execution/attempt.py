@@ -17,7 +17,7 @@ import numpy as np
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
-from batchnuts.mcmc.execution.chunk import NO_CHAIN, Chunk, Kept, merge
+from batchnuts.mcmc.execution.chunk import NO_CHAIN, Chunk, HostState, merge
 from batchnuts.mcmc.execution.chunk_plan import Chunking
 from batchnuts.mcmc.execution.runner import Counts, Interrupted
 from batchnuts.mcmc.execution.workers import Workers
@@ -64,7 +64,7 @@ class Bracket:
         return MergePosition(place.round, number) if number < self._entrants(place.round) else None
 
     def next(self, place: MergePosition) -> MergePosition:
-        """In the next round."""
+        """The position of the merged chunk in the next round."""
         return MergePosition(place.round + 1, place.number // 2)
 
     def _entrants(self, number: int) -> int:
@@ -95,10 +95,10 @@ class Attempt:
         self.leave = leave
         self.bracket = Bracket(chunking.chunks, chunking.lanes, merges=not wanted)
         self.chunks = chunks
-        """Those that are not merged into others."""
-        like = machine.so_far(next(iter(chunks.values())).state)
+        """The chunks that are not merged into others."""
+        like = machine.partial_result(next(iter(chunks.values())).state)
         storage = make_storage(like.records, chains, transitions, ROOM if wanted else None)
-        self.kept = Kept(like, chains, storage, wanted)
+        self.host_state = HostState(like, chains, storage, wanted)
         self.waiting = set(self.chunks)
         """Chunks that no thread works on."""
         self.ready: set[MergePosition] = set()
@@ -123,14 +123,14 @@ class Attempt:
         while True:
             with self.lock:
                 if not self.failures and not self.finished:
-                    self.lock.wait(self.kept.slice_seconds())
+                    self.lock.wait(self.host_state.slice_seconds())
                 if self.failures:
                     raise self.failures[0]
                 gradients = sum((chunk.counts for chunk in self.chunks.values()), Counts())
                 over = self.finished
-            done = self.kept.ends.done.copy()  # threads go on
-            counts = gradients + Counts.of_transitions(done, self.kept.ends.divergences)
-            yield counts, self.kept.result if over else None
+            done = self.host_state.ends.done.copy()  # threads go on
+            counts = gradients + Counts.of_transitions(done, self.host_state.ends.divergences)
+            yield counts, self.host_state.result if over else None
             if over:
                 return
 
@@ -141,7 +141,7 @@ class Attempt:
             workers.start(partial(self.serve, shard))
 
     def serve(self, shard: int) -> None:
-        """One thread: a slice of one chunk after another, until none is waiting."""
+        """Run slices of one chunk after another in one thread, until none is waiting."""
         while not self.stopping.is_set():
             try:
                 if not self.work(shard):
@@ -161,7 +161,7 @@ class Attempt:
             place = min(self.waiting, key=self.turn)
             self.waiting.discard(place)
         with self.machine.engine.on_shard(shard):
-            if self.kept.owes(self.chunks[place]):
+            if self.host_state.owes(self.chunks[place]):
                 self.deliver(place)
             else:
                 self.step(place)
@@ -171,16 +171,16 @@ class Attempt:
         """What chunks are ordered by: those that owe records first, then by the average progress of their chains."""
         chunk = self.chunks[place]
         _, chains = chunk.occupied()
-        if self.kept.owes(chunk):
+        if self.host_state.owes(chunk):
             return -1.0, place
-        return float(self.kept.ends.done[chains].mean()) if len(chains) else 0.0, place
+        return float(self.host_state.ends.done[chains].mean()) if len(chains) else 0.0, place
 
     def deliver(self, place: MergePosition) -> None:
         """Bring all records of a chunk to the host."""
-        self.chunks[place].go_on(self.kept)
+        self.chunks[place].go_on(self.host_state)
         with self.lock:
             self.waiting.add(place)
-            if self.kept.recorded.min() >= self.kept.wanted:
+            if self.host_state.recorded.min() >= self.host_state.wanted:
                 self.lock.notify_all()
 
     def step(self, place: MergePosition) -> None:
@@ -190,11 +190,11 @@ class Attempt:
             self.step_alone(place)
             return
         bracket, chunk = self.bracket, self.chunks[place]
-        waits = chunk.slice(bracket.leave_at(place), self.kept)
+        waits = chunk.slice(bracket.leave_at(place), self.host_state)
         while waits:
             if bracket.is_last(place):
                 assert not chunk.is_short(), "a lane has halted with transitions still to make"
-                self.kept.take(chunk)
+                self.host_state.take(chunk)
                 with self.lock:
                     self.finished = True
                     self.lock.notify_all()
@@ -206,12 +206,12 @@ class Attempt:
                         self.ready.add(place)
                         return
                     self.ready.discard(partner)
-                one, other = (self.chunks[p] for p in sorted((place, partner)))
-                chunk = merge(one, other, self.kept)
+                first, second = (self.chunks[p] for p in sorted((place, partner)))
+                chunk = merge(first, second, self.host_state)
             with self.lock:
-                for left in (place, partner):
-                    if left is not None:
-                        del self.chunks[left]
+                for merged_place in (place, partner):
+                    if merged_place is not None:
+                        del self.chunks[merged_place]
                 place = bracket.next(place)
                 self.chunks[place] = chunk
             waits = chunk.live() <= bracket.leave_at(place)
@@ -219,11 +219,11 @@ class Attempt:
             self.waiting.add(place)
 
     def step_alone(self, place: MergePosition) -> None:
-        """One slice of a chunk that ends as soon as no more of its chains are left than may be."""
+        """Run one slice of a chunk that ends as soon as no more of its chains are left than may be."""
         chunk = self.chunks[place]
-        ends = chunk.slice(int(self.leave * len(chunk.occupied()[1])), self.kept)
+        ends = chunk.slice(int(self.leave * len(chunk.occupied()[1])), self.host_state)
         if ends:
-            self.kept.take(chunk)
+            self.host_state.take(chunk)
         with self.lock:
             if not ends:
                 self.waiting.add(place)
@@ -233,16 +233,16 @@ class Attempt:
                 self.finished = True
                 self.lock.notify_all()
 
-    def so_far(self) -> Interrupted:
+    def interrupted(self) -> Interrupted:
         """The results of every chunk at the end of its last slice; call it when no thread is working."""
-        begun = np.zeros(len(self.kept.ends.done), bool)
+        begun = np.zeros(len(self.host_state.ends.done), bool)
         for chunk in self.chunks.values():
             if chunk.counts.executed_gradients:
-                self.kept.take(chunk)
+                self.host_state.take(chunk)
                 begun[chunk.occupied()[1]] = True
         # chains that have halted leave a chunk when it merges
-        begun[self.kept.ends.done > 0] = True
-        return Interrupted(self.kept.result, begun)
+        begun[self.host_state.ends.done > 0] = True
+        return Interrupted(self.host_state.result, begun)
 
 
 def first_chunks(machine: ChainMachine, chunking: Chunking, inputs: ChainInputs) -> dict[MergePosition, Chunk]:
@@ -260,8 +260,8 @@ def part(inputs: ChainInputs, chunking: Chunking, number: int) -> ChainInputs:
     chains = len(inputs.key)
     rows = _rows(chunking, number)
     source = np.minimum(rows, chains - 1)
-    taken: ChainInputs = map_leaves(lambda array: np.asarray(array)[source], inputs)
-    return taken._replace(until=np.where(rows < chains, taken.until, 0))
+    selected: ChainInputs = map_leaves(lambda array: np.asarray(array)[source], inputs)
+    return selected._replace(until=np.where(rows < chains, selected.until, 0))
 
 
 def _rows(chunking: Chunking, number: int) -> np.ndarray:

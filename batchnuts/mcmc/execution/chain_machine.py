@@ -29,7 +29,7 @@ class ChainMachine:
         # ends_early: so that chunks with few remaining chains can be merged
         self.machine = program.machine(len(example.key), depth, execution.schedule, ends_early=True)
         self.sweeps_per_second = 40.0
-        """As last measured, for chunks that start."""
+        """The speed that was measured last, for chunks that start."""
         state = self.machine.start(example)
         self.capacity = self.working(state, "records.lp").shape[1]
         """Rows of the buffers that transitions are recorded in."""
@@ -53,7 +53,7 @@ class ChainMachine:
             self.machine = self.machine.with_stack_depth(stack_depth)
 
     def make_room(self, state: State, first_row: np.ndarray, until: np.ndarray) -> State:
-        """The state with other rows for later records; see ChainInputs."""
+        """The state with other rows for later records (`ChainInputs.first_row`)."""
         return self.machine.write(state, {"run_chain.first_row": first_row, "run_chain.until": until})
 
     def grow(self, error: StackOverflowError) -> None:
@@ -62,7 +62,7 @@ class ChainMachine:
             raise error
         self.machine = self.machine.with_stack_depth(2 * self.machine.stack_depth)
 
-    def so_far(self, state: State) -> ChainResult:
+    def partial_result(self, state: State) -> ChainResult:
         """The chains' results up to now; position, log-density and gradient are valid for finished chains."""
         # a chain's outputs are set when it returns; until then they are in the program's own variables, of which those
         # that a transition does not need are unchanged while it is under way

@@ -1,8 +1,8 @@
 """One chunk: which chain each of a machine's lanes runs, and their records on the host.
 
 Rows that chains record are in buffers of the machine, which may be smaller than the whole stretch needs. When one lane
-has filled its buffer it halts, and the machine returns: all rows go to the host (`Kept`), running lanes get room for
-more, and lanes that have halted before their end resume where they stopped.
+has filled its buffer it halts, and the machine returns: all rows go to the host (`HostState`), running lanes get room
+for more, and lanes that have halted before their end resume where they stopped.
 
 Chains of a chunk end at different times, and a sweep costs as much for few lanes as for many. So two chunks with at
 most half of their lanes running become one (`merge`): the lanes of one continue in free lanes of the other. A lane
@@ -30,17 +30,17 @@ SLICE_SECONDS = 0.5
 """How long the machine runs between two returns to the host; two returns per second cost nothing measurable."""
 
 FIRST_SLICE_SECONDS, SHARE_OF_TIME = 0.05, 0.1
-"""The same at the beginning of a stretch that may end at any interim analysis: a share of the time since it began, but
-at least so long. Else a run that needs a third of a second would take half a second."""
+"""How long it runs at the beginning of a stretch that may end at any interim analysis: a share of the time since it
+began, but at least so long. Else a run that needs a third of a second would take half a second."""
 
 MIN_SWEEPS = 5
-"""The same in sweeps, where these take longer."""
+"""How many sweeps it makes at least, where these take longer."""
 
 NO_CHAIN = -1
 NOTHING = Counts()
 
 
-class Kept:
+class HostState:
     """The state of all chains on the host: arrays [chains, ...], and their records.
 
     like: a ChainResult of a machine's lanes, which gives dtypes and shapes. wanted: see `Runner.watch`.
@@ -76,7 +76,7 @@ class Kept:
 
     @property
     def result(self) -> ChainResult:
-        """With the records, arrays [chains, transitions, ...]."""
+        """The result with the records, arrays [chains, transitions, ...]."""
         return self.ends._replace(records=self.storage.finalize())
 
     def count(self, chunk: Chunk) -> None:
@@ -88,16 +88,16 @@ class Kept:
     def take(self, chunk: Chunk) -> ChainResult:
         """Copy the state of its chains, and the rows in its buffers. Returns what was copied."""
         lanes, chains = chunk.occupied()
-        found = chunk.machine.so_far(chunk.state)
-        first, last = chunk.machine.working(chunk.state, "first_row")[lanes], found.done[lanes]
-        self.storage.record(chains, lanes, first, last, found.records)
+        result = chunk.machine.partial_result(chunk.state)
+        first, last = chunk.machine.working(chunk.state, "first_row")[lanes], result.done[lanes]
+        self.storage.record(chains, lanes, first, last, result.records)
         self.recorded[chains] = last
 
-        def put(to: NDArray[Any], there: NDArray[Any]) -> None:
-            to[chains] = there[lanes]
+        def put(target: NDArray[Any], source: NDArray[Any]) -> None:
+            target[chains] = source[lanes]
 
-        map_leaves(put, self.ends, _without_records(found))
-        return found
+        map_leaves(put, self.ends, _without_records(result))
+        return result
 
 
 def _without_records(result: ChainResult) -> Any:
@@ -122,7 +122,7 @@ class Chunk:
 
     @classmethod
     def begin(cls, machine: ChainMachine, chains: NDArray[np.int64], inputs: ChainInputs) -> Chunk:
-        """Before the first block of its lanes."""
+        """Make a chunk before the first block of its lanes."""
         first_stop = inputs._replace(until=np.minimum(inputs.until, inputs.first_row + machine.capacity))
         return cls(machine, chains, inputs, machine.machine.start(first_stop), machine.sweeps_per_second)
 
@@ -135,27 +135,27 @@ class Chunk:
         """Lanes that have not halted."""
         return self.machine.machine.count_live(self.state)
 
-    def slice(self, leave_at: int, kept: Kept) -> bool:
-        """Sweep for about `kept.slice_seconds()`, and return whether at most `leave_at` lanes have not ended.
+    def slice(self, leave_at: int, host_state: HostState) -> bool:
+        """Sweep for about `host_state.slice_seconds()`, and return whether at most `leave_at` lanes have not ended.
 
         Raises StackOverflowError, UnboundedDensity, and the errors of other faults.
         """
         vm = self.machine.machine
-        sweeps = max(MIN_SWEEPS, int(self.sweeps_per_second * kept.slice_seconds()))
+        sweeps = max(MIN_SWEEPS, int(self.sweeps_per_second * host_state.slice_seconds()))
         may_stop = bool((self.machine.working(self.state, "until") < self.inputs.until).any())
         limit = self.live() - 1 if may_stop else leave_at  # as soon as one lane halts: its buffer may be full
         began = time.perf_counter()
         self.state = vm.advance(self.state, sweeps, limit)
-        left = self.live() <= limit
-        if not left:  # else it made fewer sweeps than allowed, and the next slice would be far too long
+        reached_limit = self.live() <= limit
+        if not reached_limit:  # else it made fewer sweeps than allowed, and the next slice would be far too long
             self.sweeps_per_second = sweeps / max(time.perf_counter() - began, 1e-6)
             self.machine.sweeps_per_second = self.sweeps_per_second
         self.counts = self.merged + self.machine.gradients(self.state)
         vm.check_faults(self.state)
         self.check_bounded()
-        if left and may_stop:
-            self.go_on(kept)
-        kept.count(self)
+        if reached_limit and may_stop:
+            self.go_on(host_state)
+        host_state.count(self)
         return self.live() <= leave_at
 
     def check_bounded(self) -> None:
@@ -167,15 +167,15 @@ class Chunk:
             lane = int(np.argmax(met))
             raise UnboundedDensity(int(self.chains[lane]), self.machine.working(self.state, "position")[lane])
 
-    def go_on(self, kept: Kept) -> None:
-        """Move all rows to `kept`, and let lanes whose buffers are full resume where they stopped."""
+    def go_on(self, host_state: HostState) -> None:
+        """Move all rows to `host_state`, and let lanes whose buffers are full resume where they stopped."""
         machine, state = self.machine, self.state
-        found = kept.take(self)
-        stopped = ~machine.machine.live(state) & (found.done < self.inputs.until)
+        result = host_state.take(self)
+        stopped = ~machine.machine.live(state) & (result.done < self.inputs.until)
         if stopped.any():
-            inputs = self.inputs._replace(**{name: getattr(found, name) for name in CARRIED})
+            inputs = self.inputs._replace(**{name: getattr(result, name) for name in CARRIED})
             state = machine.machine.restart(state, np.flatnonzero(stopped), inputs)
-        self.state = self.with_room(state, found.done)
+        self.state = self.with_room(state, result.done)
 
     def with_room(self, state: State, done: NDArray[np.int64]) -> State:
         """The state with the buffers empty, when chains have made `done` transitions.
@@ -192,14 +192,14 @@ class Chunk:
         return bool((halted & (self.machine.working(self.state, "done") < self.inputs.until)).any())
 
 
-def merge(one: Chunk, other: Chunk, kept: Kept) -> Chunk:
-    """A chunk with the live lanes of both, which must fit, in place of the two: those of `one` stay where they are.
+def merge(first: Chunk, second: Chunk, host_state: HostState) -> Chunk:
+    """A chunk with the live lanes of both, which must fit, in place of the two: those of `first` stay where they are.
 
-    The records of both go to `kept`.
+    The records of both go to `host_state`.
     """
-    machine, vm = one.machine, one.machine.machine
-    done, done_other = kept.take(one).done.copy(), kept.take(other).done
-    stay, move = vm.live(one.state), np.flatnonzero(vm.live(other.state))
+    machine, vm = first.machine, first.machine.machine
+    done, done_second = host_state.take(first).done.copy(), host_state.take(second).done
+    stay, move = vm.live(first.state), np.flatnonzero(vm.live(second.state))
     to = np.flatnonzero(~stay)[: len(move)]
 
     def moved(array: np.ndarray, source: np.ndarray) -> np.ndarray:
@@ -207,10 +207,10 @@ def merge(one: Chunk, other: Chunk, kept: Kept) -> Chunk:
         rows[to] = source[move]
         return rows
 
-    chains = moved(np.where(stay, one.chains, NO_CHAIN), other.chains)
-    inputs = map_leaves(moved, one.inputs, other.inputs)
-    state = vm.move(one.state, to, other.state, move)
-    rate, merged = one.sweeps_per_second, one.merged + other.counts
-    both = Chunk(machine, chains, inputs, state, rate, one.counts + other.counts, merged)
-    both.state = both.with_room(state, moved(done, done_other))
-    return both
+    chains = moved(np.where(stay, first.chains, NO_CHAIN), second.chains)
+    inputs = map_leaves(moved, first.inputs, second.inputs)
+    state = vm.move(first.state, to, second.state, move)
+    rate, merged = first.sweeps_per_second, first.merged + second.counts
+    union = Chunk(machine, chains, inputs, state, rate, first.counts + second.counts, merged)
+    union.state = union.with_room(state, moved(done, done_second))
+    return union

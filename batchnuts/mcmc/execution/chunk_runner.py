@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from typing_extensions import override
+
 from batchnuts.autobatch import BatchedFunction, StackOverflowError
 from batchnuts.autobatch.machine import LaneProgram, processors
 from batchnuts.mcmc.execution.attempt import Attempt, MergePosition, first_chunks, part
@@ -52,8 +54,8 @@ def make_runner(
     return ChunkRunner(compiled, example, execution, depth, chunking)
 
 
-class ChunkRunner:
-    """Chunks of chains on threads (see Runner): a machine and persistent workers, and one attempt after another."""
+class ChunkRunner(Runner):
+    """Runs chunks of chains on threads: a machine and persistent workers, and one attempt after another."""
 
     def __init__(
         self,
@@ -69,11 +71,11 @@ class ChunkRunner:
         self.attempt: Attempt | None = None
         """The last one, at the stretch that runs or has ended; None if none has begun, or it was dropped."""
         self.wanted = 0
-        """See Runner.watch."""
+        """How many transitions of every chain `watch` asked for."""
 
     @property
+    @override
     def arrangement(self) -> Arrangement:
-        """See Runner."""
         policy = self.machine.machine.policy
         return Arrangement(self.chunking.lanes, policy, self.chunking.chunks, self.chunking.shards)
 
@@ -82,10 +84,11 @@ class ChunkRunner:
         """The chunks of the last attempt that are not merged into others."""
         return {} if self.attempt is None else self.attempt.chunks
 
+    @override
     def wait_until_compiled(self) -> None:
-        """See Runner."""
         self.machine.compiled.result()
 
+    @override
     def run(
         self,
         inputs: ChainInputs,
@@ -95,13 +98,12 @@ class ChunkRunner:
         resumed: SavedStretch | None = None,
         reduction: Reduction | None = None,
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """See Runner."""
         self.wait_until_compiled()
         self.forget()
         return self.attempts(inputs, transitions, leave, make_storage, resumed)
 
+    @override
     def reduced(self) -> ReducedWindow | None:
-        """See Runner."""
         return None
 
     def attempts(
@@ -145,44 +147,44 @@ class ChunkRunner:
             self.attempt.stopping.set()
         self.workers.wait()
 
+    @override
     def pause(self) -> None:
-        """See Runner."""
         self.stop()
 
+    @override
     def proceed(self) -> None:
-        """See Runner."""
         if self.attempt is not None:
             self.attempt.start_threads(self.workers)
 
+    @override
     def saved(self) -> SavedStretch | None:
-        """See Runner."""
         if self.attempt is None or self.attempt.failures:
             return None
         return saved_attempt(self.attempt)
 
     @property
+    @override
     def storage(self) -> Storage | None:
-        """See Runner."""
-        return None if self.attempt is None else self.attempt.kept.storage
+        return None if self.attempt is None else self.attempt.host_state.storage
 
+    @override
     def watch(self, transitions: int) -> None:
-        """See Runner."""
         self.wanted = transitions
         if self.attempt is not None:
-            self.attempt.kept.wanted = transitions
+            self.attempt.host_state.wanted = transitions
 
+    @override
     def recorded(self, transitions: int) -> Record | None:
-        """See Runner."""
-        if self.attempt is None or self.attempt.kept.recorded.min() < transitions:
+        if self.attempt is None or self.attempt.host_state.recorded.min() < transitions:
             return None
-        return self.attempt.kept.storage.first(transitions)
+        return self.attempt.host_state.storage.first(transitions)
 
+    @override
     def interrupted(self) -> Interrupted | None:
-        """See Runner."""
         self.stop()
-        return None if self.attempt is None else self.attempt.so_far()
+        return None if self.attempt is None else self.attempt.interrupted()
 
+    @override
     def forget(self) -> None:
-        """See Runner."""
         self.stop()
         self.attempt = None

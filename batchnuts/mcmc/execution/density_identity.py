@@ -32,9 +32,9 @@ def density_identity(
     if alone is None:
         by_itself = functools.partial(library.value_and_gradient, model.flat_log_density)
         alone = library.identity_of(traced or by_itself, position)
-    found = [alone]
+    identities = [alone]
     if twin is not None:
         batched = functools.partial(library.call, twin)
-        found += [library.identity_of(batched, np.broadcast_to(position, (n, *position.shape))) for n in lanes]
-    known = [identity for identity in found if identity is not None]
-    return digest_of(*known, model.dtype) if len(known) == len(found) else None
+        identities += [library.identity_of(batched, np.broadcast_to(position, (n, *position.shape))) for n in lanes]
+    certain = [identity for identity in identities if identity is not None]
+    return digest_of(*certain, model.dtype) if len(certain) == len(identities) else None

@@ -57,7 +57,7 @@ def make_evaluate(value_and_gradient: Any) -> BatchedFunction:
 
     @batch
     def evaluate(position: Any) -> tuple[Any, Any]:
-        """Both at one chain's position."""
+        """The log-density and its gradient at one chain's position."""
         log_density, gradient = value_and_gradient(position)
         return log_density, gradient
 
@@ -108,11 +108,11 @@ def evaluate_at(
 
 
 _NO_BOUND_OF_TRIPS = "requires a fixed tensor list size"
-"""In XLA's words."""
+"""A part of XLA's message for a loop without a bound of its trips."""
 
 
 def _advice(backend: str, cause: BaseException) -> str:
-    """What to write instead, and the begin of what the library said."""
+    """Advice what to write instead, and the beginning of what the library said."""
     if _NO_BOUND_OF_TRIPS in str(cause):
         return (
             "It has the gradient of a loop, for which XLA needs a bound of the number of trips: give tf.while_loop "
@@ -130,7 +130,7 @@ def _advice(backend: str, cause: BaseException) -> str:
 
 
 def _chain_that_fails(model: Model, position: NDArray[Any]) -> str:
-    """Which one the density alone raises for, among the first hundred."""
+    """The chain for which the density alone raises, among the first hundred, in words."""
     library = density_library_of(model).library
     for chain_number, row in enumerate(position[:100]):
         try:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_DRAWS = 2048
-"""That an estimate takes, or one of each chain where there are more: gradients are evaluated for them."""
+"""Draws that an estimate takes, or one of each chain where there are more chains: gradients are evaluated for them."""
 
 MOST_OF_A_CHAIN = 200
 """More draws of a chain in one window are hardly worth their gradients: neighbours are correlated."""
@@ -54,13 +54,13 @@ def draws_with_gradients(
     again, which is not useful. of_run: how many chains the run has, where these are some of them.
     """
     chains = len(positions)
-    there = done - first  # [chains]
-    most = max(1, min(int(there.max(initial=0)), MOST_DRAWS // (of_run or chains), MOST_OF_A_CHAIN))
-    count = np.minimum(there, most)
+    available = done - first  # [chains]
+    most = max(1, min(int(available.max(initial=0)), MOST_DRAWS // (of_run or chains), MOST_OF_A_CHAIN))
+    count = np.minimum(available, most)
     place = np.arange(most)
     valid = place < count[:, None]
-    back = np.where(valid, place * there[:, None] // np.maximum(count, 1)[:, None], 0)
-    rows = np.maximum(done[:, None] - 1 - back, 0)  # the last one first
+    offset = np.where(valid, place * available[:, None] // np.maximum(count, 1)[:, None], 0)
+    rows = np.maximum(done[:, None] - 1 - offset, 0)  # the last one first
     chosen = positions[np.arange(chains)[:, None], rows]
     gradients = [last_gradients, *(gradients_at(chosen[:, i]) for i in range(1, most))]
     useful = int(valid[:, 1:].sum())

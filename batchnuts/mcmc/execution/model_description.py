@@ -20,15 +20,15 @@ FUNCTIONS = ("log_density", "generated", "log_likelihood", "predictive", "prior"
 
 
 def made_with(backend: str) -> dict[str, str]:
-    """By name, the versions that a run's numbers depend on, and the kind of machine."""
-    found = {"python": ".".join(platform.python_version_tuple()[:2]), "machine": platform.machine()}
+    """The versions that a run's numbers depend on, by name, and the kind of machine."""
+    versions = {"python": ".".join(platform.python_version_tuple()[:2]), "machine": platform.machine()}
     engine = engine_infos().get(backend)  # None where draws were made without one: in a test, say
     for package in ("batchnuts", *(engine.packages if engine else ("numpy",))):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "unknown"
-    return found
+            versions[package] = "unknown"
+    return versions
 
 
 def described(model: Model) -> dict[str, str]:
@@ -55,5 +55,5 @@ def _digest(text: str) -> str:
 
 def _of_code(function: Any) -> str:
     """A digest of a function's code, and of what it finds around it that does not change by itself."""
-    found = fingerprint(function, lasting=True)
-    return _digest("\n".join(f"{key} {digest.hex()}" for key, digest in sorted(found.items())))
+    digests = fingerprint(function, lasting=True)
+    return _digest("\n".join(f"{key} {digest.hex()}" for key, digest in sorted(digests.items())))

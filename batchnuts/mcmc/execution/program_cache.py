@@ -89,7 +89,7 @@ class Programs:
     first_step_size: BatchedFunction
     position: np.ndarray
     """[dimension]: where the first chain of their first run began."""
-    found: list[np.ndarray]
+    values: list[np.ndarray]
     """What the density gave there, outside of compiled programs."""
     reached: Fingerprint
     """What it found around it, but for what it changes itself: a list in which it notes its calls, say."""
@@ -100,12 +100,12 @@ class Programs:
     divergences: bool = False
     """Whether it records the ends of trajectories."""
     identity: Identity | None = None
-    """See `BatchedFunction.identity`."""
+    """What the programs depend on, as `BatchedFunction.identity` says it; None: not known."""
     parameters: MetricParameters | None = None
     """The parameters to which the metric was set last."""
 
     def know(self, identity: Identity | None) -> None:
-        """What programs depend on that will be compiled from now on."""
+        """Set what programs depend on that will be compiled from now on."""
         self.identity = self.evaluate.identity = self.first_step_size.identity = identity
 
 
@@ -140,26 +140,26 @@ def borrow(
     key = _shape(sampler, execution)
     with _lock:
         _last.pop((id(model), key), None)
-        programs: Programs | None = _kept_with(model).pop(key, None)
+        programs: Programs | None = _programs_of(model).pop(key, None)
     reached = reached_by(model) if checked is None else checked.reached
     if (
         programs is not None
         and all(reached.get(place) == digest for place, digest in programs.reached.items())
-        and _are_same(_evaluated(model, density_library, programs.position), programs.found)
+        and _are_same(_evaluated(model, density_library, programs.position), programs.values)
     ):
         programs.know(_identity(model, density_library, key, execution, position, checked, programs.value_and_gradient))
         return programs
-    found = _evaluated(model, density_library, position, checked)
-    after = reached_by(model)
-    if checked is not None and after != reached:
+    values = _evaluated(model, density_library, position, checked)
+    reached_after = reached_by(model)
+    if checked is not None and reached_after != reached:
         # the check was perhaps its first call, which makes what later ones use
         checked = None
-        reached, found, after = after, _evaluated(model, density_library, position), reached_by(model)
-    settled = {place: digest for place, digest in reached.items() if after.get(place) == digest}
+        reached, values, reached_after = reached_after, _evaluated(model, density_library, position), reached_by(model)
+    settled = {place: digest for place, digest in reached.items() if reached_after.get(place) == digest}
     density = value_and_gradient(model, density_library, xla=execution.mode == "xla")
     metric = make_metric(sampler.metric, model.dimension, model.dtype, sampler.metric_rank)
     evaluate, first_step_size = make_evaluate(density), make_first_step_size(density, model.dtype, metric)
-    programs = Programs(density, metric, evaluate, first_step_size, position.copy(), found, settled)
+    programs = Programs(density, metric, evaluate, first_step_size, position.copy(), values, settled)
     programs.know(_identity(model, density_library, key, execution, position, checked, programs.value_and_gradient))
     return programs
 
@@ -183,17 +183,17 @@ def _identity(
     # TensorFlow's programs call one trace of the density; JAX traces it for each, and a twin is traced for each
     by_one_trace = execution.backend == "tensorflow" and model.batched_value_and_gradient is None
     traced = density.function if by_one_trace else None
-    others = repr([(name, value) for name, value in settings if name != "cache"])
+    other_settings = repr([(name, value) for name, value in settings if name != "cache"])
 
-    def now(lanes: int, alone: str | None = None) -> str | None:
-        found = density_identity(model, density_library, position, [lanes], alone, traced)
-        return None if found is None else digest_of(found, others)
+    def current_identity(lanes: int, alone: str | None = None) -> str | None:
+        identity = density_identity(model, density_library, position, [lanes], alone, traced)
+        return None if identity is None else digest_of(identity, other_settings)
 
-    def first(lanes: int) -> str | None:
-        return now(lanes, None if checked is None else checked.identity)
+    def first_identity(lanes: int) -> str | None:
+        return current_identity(lanes, None if checked is None else checked.identity)
 
     by_lanes = model.batched_value_and_gradient is not None
-    return Identity(now, density_library.library.key_by_identity, first, by_lanes=by_lanes)
+    return Identity(current_identity, density_library.library.key_by_identity, first_identity, by_lanes=by_lanes)
 
 
 def give_back(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, programs: Programs) -> None:
@@ -202,7 +202,7 @@ def give_back(model: Model, sampler: SamplerSettings, execution: ExecutionSettin
         programs.runner.forget()
     key = _shape(sampler, execution)
     with _lock:
-        _kept_with(model)[key] = programs
+        _programs_of(model)[key] = programs
         _last.pop((id(model), key), None)
         _last[id(model), key] = weakref.ref(model)
         dropped = _shorten()
@@ -211,17 +211,17 @@ def give_back(model: Model, sampler: SamplerSettings, execution: ExecutionSettin
 
 def _shorten() -> list[Programs | None]:
     """The entries to drop: all but the last few."""
-    for gone in [place for place, model in _last.items() if model() is None]:
-        del _last[gone]
+    for dead in [place for place, model in _last.items() if model() is None]:
+        del _last[dead]
     dropped = []
     while len(_last) > _limit:
         (_, key), model = _last.popitem(last=False)
         if (owner := model()) is not None:
-            dropped.append(_kept_with(owner).pop(key, None))
+            dropped.append(_programs_of(owner).pop(key, None))
     return dropped
 
 
-def _kept_with(model: Model) -> dict[Shape, Programs]:
+def _programs_of(model: Model) -> dict[Shape, Programs]:
     return model.cache.programs
 
 
@@ -240,19 +240,19 @@ def _evaluated(
     """
     library = density_library.library
     if checked is None:
-        found = [*library.differentiated(model.flat_log_density)(library.tensor(position))]
+        values = [*library.differentiated(model.flat_log_density)(library.tensor(position))]
     else:
-        found = [checked.log_density, checked.gradient]
+        values = [checked.log_density, checked.gradient]
     if model.batched_value_and_gradient is not None:
-        found += library.compiled(model.batched_value_and_gradient)(library.tensor(position[None]))
-    return [np.asarray(array) for array in found]
+        values += library.compiled(model.batched_value_and_gradient)(library.tensor(position[None]))
+    return [np.asarray(array) for array in values]
 
 
-def _are_same(now: list[np.ndarray], then: list[np.ndarray]) -> bool:
-    def same(one: np.ndarray, other: np.ndarray) -> bool:
-        if one.shape != other.shape:
+def _are_same(values: list[np.ndarray], earlier: list[np.ndarray]) -> bool:
+    def same(array: np.ndarray, reference: np.ndarray) -> bool:
+        if array.shape != reference.shape:
             return False
-        size = np.abs(other[np.isfinite(other)]).max(initial=0.0)
-        return np.allclose(one, other, rtol=0.0, atol=SAME * np.finfo(other.dtype).eps * size, equal_nan=True)
+        size = np.abs(reference[np.isfinite(reference)]).max(initial=0.0)
+        return np.allclose(array, reference, rtol=0.0, atol=SAME * np.finfo(reference.dtype).eps * size, equal_nan=True)
 
-    return all(map(same, now, then))
+    return all(map(same, values, earlier))

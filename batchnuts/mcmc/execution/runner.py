@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from batchnuts.autobatch import BatchedFunction
 from batchnuts.autobatch.machine import LaneProgram, Tally
@@ -54,7 +55,7 @@ class Counts:
 
     @classmethod
     def of_transitions(cls, done: NDArray[np.int64], divergences: NDArray[np.int64]) -> Counts:
-        """Those of chains that have made so many transitions [chains], of which so many diverged [chains]."""
+        """The counts of chains that have made so many transitions [chains], of which so many diverged [chains]."""
         middle = len(done) // 2
         return cls(
             transitions=int(done.sum()),
@@ -69,7 +70,7 @@ class Counts:
         return self.useful_gradients / self.executed_gradients if self.executed_gradients else 0.0
 
     def __add__(self, other: Counts) -> Counts:
-        """Those of two stretches, or of parts of one that do not count transitions."""
+        """The counts of two stretches together, or of parts of one that do not count transitions."""
         return Counts(
             self.transitions + other.transitions,
             self.useful_gradients + other.useful_gradients,
@@ -98,7 +99,7 @@ class Runner(Protocol):
         """How the chains are served."""
 
     def wait_until_compiled(self) -> None:
-        """Until it can run: it may still be compiled when it is made."""
+        """Wait until it can run: it may still be compiled when it is made."""
 
     def run(
         self,
@@ -109,7 +110,7 @@ class Runner(Protocol):
         resumed: Any = None,
         reduction: Reduction | None = None,
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """Counts so far; with the last item, the result of the finished stretch.
+        """Run a stretch: gives counts so far, and with the last item the result of the finished stretch.
 
         inputs: those of chains that have made no transition of it yet, `until` the same for all: `transitions`.
         leave: the share of each chunk's chains, from 0 to below 1, that need not finish: a chunk ends as soon as no
@@ -125,10 +126,10 @@ class Runner(Protocol):
         they are in other processes; else None."""
 
     def pause(self) -> None:
-        """Wait until no thread is working on the stretch; `proceed` lets them go on."""
+        """Stop the threads; wait until none is working on the stretch."""
 
     def proceed(self) -> None:
-        """See `pause`."""
+        """Let the threads that `pause` has stopped go on."""
 
     def saved(self) -> Any:
         """The stretch under way as a tree (checkpoint/trees.py), while it is paused; its storage has made records
@@ -157,17 +158,17 @@ class Runner(Protocol):
         """Drop the results of runs; keep compiled programs."""
 
 
-class StretchRunner:
-    """Executors that cannot be stopped within a call: STRETCH transitions each, joined on the host."""
+class StretchRunner(Runner):
+    """Runs chains on executors that cannot be stopped within a call: STRETCH transitions each, joined on the host."""
 
     def __init__(self, program: BatchedFunction, example: ChainInputs, execution: ExecutionSettings) -> None:
         self.program = program
         self.options = execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
-        self.kept: StretchKept | None = None
-        """Of the last stretch; None where none got anywhere."""
+        self.state: StretchState | None = None
+        """The state of the last stretch; None where none got anywhere."""
         self.tally: Tally = {}
-        """Likewise."""
-        self.arrangement = Arrangement(len(example.key))
+        """The counts of block executions of the last stretch."""
+        self._arrangement = Arrangement(len(example.key))
         self.counted = (
             LaneProgram(program, example, execution.backend, execution.mode)
             if execution.executor == "stackless"
@@ -175,9 +176,16 @@ class StretchRunner:
         )
         """The counts of an executor that counts; None for plain Python, which does not."""
 
-    def wait_until_compiled(self) -> None:
-        """See Runner: it compiles as it runs."""
+    @property
+    @override
+    def arrangement(self) -> Arrangement:
+        return self._arrangement
 
+    @override
+    def wait_until_compiled(self) -> None:
+        """Do nothing: it compiles as it runs."""
+
+    @override
     def run(
         self,
         inputs: ChainInputs,
@@ -187,12 +195,11 @@ class StretchRunner:
         resumed: SavedCalls | None = None,
         reduction: Reduction | None = None,
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """See Runner."""
-        self.kept = None
+        self.state = None
         return self.stretches(inputs, transitions, make_storage, resumed)
 
+    @override
     def reduced(self) -> ReducedWindow | None:
-        """See Runner."""
         return None
 
     def stretches(
@@ -200,78 +207,82 @@ class StretchRunner:
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Calls of STRETCH transitions each; each continues where the last one stopped."""
         tally: Tally = {}
-        kept: StretchKept | None = None
+        state: StretchState | None = None
         if resumed is not None:
             storage = make_storage(resumed.ends.records, len(inputs.key), transitions)
             storage.resume(np.full(len(inputs.key), resumed.recorded))
-            kept = self.kept = StretchKept(storage, resumed.ends, resumed.recorded, resumed.gradients)
+            state = self.state = StretchState(storage, resumed.ends, resumed.recorded, resumed.gradients)
             tally.update({label: (active, runs) for label, (active, runs) in resumed.tally.items()})
             inputs = inputs._replace(**{name: getattr(resumed.ends, name) for name in CARRIED})
-            if kept.recorded == transitions:
-                yield self.counts(kept, tally, len(inputs.key)), kept.result
+            if state.recorded == transitions:
+                yield self.counts(state, tally, len(inputs.key)), state.result
         self.tally = tally
-        for start in range(kept.recorded if kept is not None else int(inputs.done[0]), transitions, STRETCH):
+        for start in range(state.recorded if state is not None else int(inputs.done[0]), transitions, STRETCH):
             length = min(STRETCH, transitions - start)
             first_row = np.full_like(inputs.first, start)
             inputs = inputs._replace(first_row=first_row, until=first_row + length)
             result = self.program.run(*inputs, tally=tally, **self.options)
-            if kept is None:
-                kept = self.kept = StretchKept(make_storage(result.records, len(inputs.key), transitions), result)
-            kept.take(result, start, length)
+            if state is None:
+                state = self.state = StretchState(make_storage(result.records, len(inputs.key), transitions), result)
+            state.take(result, start, length)
             unbounded = ~(result.log_density < np.inf)
             if unbounded.any():
                 first = int(np.argmax(unbounded))
                 raise UnboundedDensity(first, result.position[first])
             inputs = inputs._replace(**{name: getattr(result, name) for name in CARRIED})
             over = start + length == transitions
-            yield self.counts(kept, tally, len(inputs.key)), kept.result if over else None
+            yield self.counts(state, tally, len(inputs.key)), state.result if over else None
 
-    def counts(self, kept: StretchKept, tally: Tally, lanes: int) -> Counts:
+    def counts(self, state: StretchState, tally: Tally, lanes: int) -> Counts:
         """Gradients as the executor counted them; plain Python evaluates each for one chain, all of them useful."""
         if self.counted is not None:
             runs = self.counted.costly_runs(tally, lanes)
             useful, executed = runs.useful, runs.executed
         else:
-            useful = executed = kept.gradients
-        counts = Counts.of_transitions(kept.ends.done, kept.ends.divergences)
+            useful = executed = state.gradients
+        counts = Counts.of_transitions(state.ends.done, state.ends.divergences)
         return replace(counts, useful_gradients=useful, executed_gradients=executed)
 
+    @override
     def pause(self) -> None:
-        """See Runner: nothing runs between two calls."""
+        """Do nothing: nothing runs between two calls."""
 
+    @override
     def proceed(self) -> None:
-        """See Runner."""
+        """Do nothing, like `pause`."""
 
+    @override
     def saved(self) -> SavedCalls | None:
-        """See Runner."""
-        if self.kept is None:
+        if self.state is None:
             return None
-        self.kept.storage.flush()
-        return SavedCalls(self.kept.ends, self.kept.recorded, self.kept.gradients, dict(self.tally))
+        self.state.storage.flush()
+        return SavedCalls(self.state.ends, self.state.recorded, self.state.gradients, dict(self.tally))
 
     @property
+    @override
     def storage(self) -> Storage | None:
-        """See Runner."""
-        return None if self.kept is None else self.kept.storage
+        return None if self.state is None else self.state.storage
 
+    @override
     def watch(self, transitions: int) -> None:
-        """See Runner: all records are on the host after each call."""
+        """Do nothing: all records are on the host after each call."""
 
+    @override
     def recorded(self, transitions: int) -> Record | None:
-        """See Runner."""
-        if self.kept is None or self.kept.recorded < transitions:
+        if self.state is None or self.state.recorded < transitions:
             return None
-        return self.kept.storage.first(transitions)
+        return self.state.storage.first(transitions)
 
+    @override
     def interrupted(self) -> Interrupted | None:
-        """See Runner: a call runs all chains."""
-        if self.kept is None:
+        if self.state is None:
             return None
-        return Interrupted(self.kept.result, np.ones(self.arrangement.chunk_lanes, bool))
+        begun = np.ones(self.arrangement.chunk_lanes, bool)  # a call runs all chains
+        return Interrupted(self.state.result, begun)
 
+    @override
     def forget(self) -> None:
-        """See Runner."""
-        self.kept = None
+        self.state = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,7 +297,7 @@ class SavedCalls:
     tally: dict[str, tuple[int, int]]
 
 
-class StretchKept:
+class StretchState:
     """The state of all chains after the last call, and where their records are. ends: the result of a call."""
 
     def __init__(self, storage: Storage, ends: ChainResult, recorded: int = 0, gradients: int = 0) -> None:
@@ -296,10 +307,10 @@ class StretchKept:
         self.recorded = recorded
         """Transitions of each chain."""
         self.gradients = gradients
-        """That transitions recorded so far took."""
+        """Gradients that the transitions recorded so far took."""
 
     def take(self, result: ChainResult, start: int, length: int) -> None:
-        """What a call has made: the transitions [start, start + length)."""
+        """Record what a call has made: the transitions [start, start + length)."""
         chains = np.arange(len(result.done))
         first, last = np.full(len(chains), start), np.full(len(chains), start + length)
         self.storage.record(chains, chains, first, last, result.records)
@@ -308,5 +319,5 @@ class StretchKept:
 
     @property
     def result(self) -> ChainResult:
-        """With the records of all calls."""
+        """The result with the records of all calls."""
         return self.ends._replace(records=self.storage.finalize())

@@ -31,7 +31,7 @@ class SavedChunk:
     """[lanes]."""
     inputs: ChainInputs
     state: dict[str, np.ndarray]
-    """See `Machine.saved`."""
+    """The state of its machine, as `ResumableMachine.save` gives it."""
     counts: Counts
     merged: Counts
 
@@ -61,9 +61,9 @@ class SavedStretch:
 def saved_attempt(attempt: Attempt) -> SavedStretch:
     """The attempt, when no thread is working on it. Raises OSError where its records cannot be made durable."""
     for chunk in attempt.chunks.values():
-        chunk.go_on(attempt.kept)
-    kept, machine = attempt.kept, attempt.machine
-    kept.storage.flush()
+        chunk.go_on(attempt.host_state)
+    host_state, machine = attempt.host_state, attempt.machine
+    host_state.storage.flush()
     chunks = [
         SavedChunk(place, chunk.chains, chunk.inputs, machine.machine.save(chunk.state), chunk.counts, chunk.merged)
         for place, chunk in attempt.chunks.items()
@@ -78,8 +78,8 @@ def saved_attempt(attempt: Attempt) -> SavedStretch:
         ready=tuple(sorted(attempt.ready)),
         ended=tuple(sorted(attempt.ended)),
         finished=attempt.finished,
-        ends=map_leaves(np.array, kept.ends),  # copies: the attempt goes on
-        recorded=kept.recorded.copy(),
+        ends=map_leaves(np.array, host_state.ends),  # copies: the attempt goes on
+        recorded=host_state.recorded.copy(),
     )
 
 
@@ -104,22 +104,22 @@ def restored_attempt(
         )
     try:
         chunks = {
-            one.place: Chunk(
+            saved_chunk.place: Chunk(
                 machine,
-                one.chains,
-                one.inputs,
-                machine.machine.restore(one.state, one.inputs),
+                saved_chunk.chains,
+                saved_chunk.inputs,
+                machine.machine.restore(saved_chunk.state, saved_chunk.inputs),
                 machine.sweeps_per_second,
-                one.counts,
-                one.merged,
+                saved_chunk.counts,
+                saved_chunk.merged,
             )
-            for one in saved.chunks
+            for saved_chunk in saved.chunks
         }
     except ValueError as error:
         raise CheckpointError(f"The checkpoint does not fit the compiled program: {error}.") from error
     attempt = Attempt(machine, chunking, chunks, chains, transitions, leave, wanted, make_storage)
-    attempt.kept.ends, attempt.kept.recorded = map_leaves(np.array, saved.ends), saved.recorded.copy()
-    attempt.kept.storage.resume(saved.recorded)
+    attempt.host_state.ends, attempt.host_state.recorded = map_leaves(np.array, saved.ends), saved.recorded.copy()
+    attempt.host_state.storage.resume(saved.recorded)
     attempt.waiting, attempt.ready, attempt.ended = set(saved.waiting), set(saved.ready), set(saved.ended)
     attempt.finished = saved.finished
     return attempt

@@ -23,7 +23,7 @@ Evaluate = Callable[[NDArray[np.floating]], tuple[NDArray[np.floating], NDArray[
 
 @dataclass(frozen=True)
 class Reduction:
-    """What of a window is asked for."""
+    """Says what of a window is asked for."""
 
     transitions: int
     chains: int
@@ -31,9 +31,9 @@ class Reduction:
     leaves: bool
     """Whether some chains may have been left behind: then all are where their last transition led."""
     second_half: bool
-    """See `moments_of`."""
+    """Whether moments are those of the second half of the window alone (`moments_of`)."""
     errors: bool
-    """Likewise."""
+    """Whether moments have errors (`moments_of`)."""
     gradients: bool
     """Whether draws with gradients are asked for, from which a metric is estimated."""
 
@@ -87,7 +87,7 @@ def reduce_window(
 
 
 def joined(parts: Sequence[ReducedWindow]) -> ReducedWindow:
-    """That of all chains, from parts in their order."""
+    """The reduced window of all chains, from parts in their order."""
 
     def all_of(name: str, part_of: Callable[[ReducedWindow], object] = lambda part: part) -> NDArray[Any]:
         return np.concatenate([getattr(part_of(part), name) for part in parts])
@@ -105,7 +105,7 @@ def joined(parts: Sequence[ReducedWindow]) -> ReducedWindow:
 
 
 def _joined_draws(parts: Sequence[DrawsWithGradients]) -> DrawsWithGradients:
-    """Where chains of one part have fewer draws than those of another, the rest is not valid."""
+    """Join the draws of parts; where chains of one have fewer than those of another, the rest is not valid."""
     most = max(part.valid.shape[1] for part in parts)
 
     def padded(array: NDArray[np.generic]) -> NDArray[np.generic]:

@@ -28,13 +28,13 @@ class Workers:
         self._threads = [threading.Thread(target=_work, args=(self._jobs,), daemon=True) for _ in range(count)]
         for thread in self._threads:
             thread.start()
-        self.given: list[Future[None]] = []
-        """What was started since the last `wait`."""
+        self.started: list[Future[None]] = []
+        """The jobs that were started since the last `wait`."""
 
     def start(self, job: Callable[[], None]) -> None:
         """Have one of them do it."""
         future: Future[None] = Future()
-        self.given.append(future)  # first: an interruption waits for all jobs that may run
+        self.started.append(future)  # first: an interruption waits for all jobs that may run
         self._jobs.put((future, partial(copy_context().run, job)))  # what is compiled there is kept as elsewhere
 
     def wait(self) -> None:
@@ -43,20 +43,20 @@ class Workers:
         Not where that would never happen: in one of the threads, and at exit, when they do not run any more.
         """
         if threading.current_thread() not in self._threads and not sys.is_finalizing():
-            wait(self.given)
-        self.given = []
+            wait(self.started)
+        self.started = []
 
 
 def _work(jobs: SimpleQueue[Job | None]) -> None:
-    while (given := jobs.get()) is not None:
-        future, job = given
+    while (entry := jobs.get()) is not None:
+        future, job = entry
         try:
             job()
         except BaseException as error:
             future.set_exception(error)
         else:
             future.set_result(None)
-        del given, future, job  # they know of the object whose going ends this
+        del entry, future, job  # they know of the object whose going ends this
 
 
 def _dismiss(jobs: SimpleQueue[Job | None], count: int) -> None:

@@ -56,18 +56,18 @@ def value_and_gradient(
             log_density, gradient = once(library)(position)
         return log_density, gradient
 
-    kept: dict[str, Callable[[Array], tuple[Array, Array]]] = {}
+    traced: dict[str, Callable[[Array], tuple[Array, Array]]] = {}
 
     def once(library: TensorLibrary) -> Callable[[Array], tuple[Array, Array]]:
-        """Of positions of this library."""
-        if library.name not in kept:
+        """The function of positions of this library, traced once."""
+        if library.name not in traced:
             differentiated = functools.partial(library.value_and_gradient, model.flat_log_density)
-            kept[library.name] = library.traced_once(differentiated, xla)
-        return kept[library.name]
+            traced[library.name] = library.traced_once(differentiated, xla)
+        return traced[library.name]
 
     @functools.cache
     def on_numpy() -> Callable[[Array], tuple[Array, Array]]:
-        """The same of NumPy's arrays, by the density's library."""
+        """The function of NumPy's arrays, by the density's library."""
         library = (density_library or density_library_of(model)).library
         function = library.compiled(by_hand) if by_hand is not None else library.differentiated(model.flat_log_density)
 

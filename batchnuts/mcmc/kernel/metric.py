@@ -29,7 +29,7 @@ batched primitive, which a batched function calls itself, not through a helper."
 
 
 def _shape(x: Array) -> tuple[int, ...]:
-    """It is known when a program is compiled."""
+    """The shape, which is known when a program is compiled."""
     shape: Any = ops.static_shape(x)
     return tuple(shape)
 
@@ -65,27 +65,27 @@ class DiagonalMetric:
     """M^-1 is diagonal: `inverse_mass` [dimension]."""
 
     def velocity(self, momentum: Array, inverse_mass: Array) -> Array:
-        """See Metric."""
+        """M^-1 p, by elements."""
         return inverse_mass * momentum
 
     def force(self, gradient: Array, inverse_mass: Array) -> Array:
-        """See Metric."""
+        """The gradient itself, as A is the identity."""
         return gradient
 
     def sample_momentum(self, key: Array, inverse_mass: Array, dtype: str) -> Array:
-        """See Metric."""
+        """Draw p, each coordinate by itself."""
         return random.normal(key, _shape(inverse_mass), dtype) / ops.sqrt(inverse_mass)
 
     def kinetic_energy(self, momentum: Array, inverse_mass: Array) -> Array:
-        """See Metric."""
+        """p' M^-1 p / 2, a scalar."""
         return 0.5 * ops.dot(inverse_mass * momentum, momentum)
 
     def dual(self, momentum: Array, inverse_mass: Array) -> Array:
-        """See Metric."""
+        """M^-1 p, as A is the identity."""
         return inverse_mass * momentum
 
     def set(self, parameters: MetricParameters) -> NDArray[Any]:
-        """See Metric."""
+        """Give `inverse_mass`: nothing is shared."""
         return parameters.inverse_mass
 
 
@@ -108,15 +108,15 @@ class _WhiteMomentum:
         self.force = primitive(force, batched=True, shared=shared)
 
     def sample_momentum(self, key: Array, inverse_mass: Array, dtype: str) -> Array:
-        """See Metric."""
+        """Draw r from N(0, I)."""
         return random.normal(key, _shape(inverse_mass), dtype)
 
     def kinetic_energy(self, momentum: Array, inverse_mass: Array) -> Array:
-        """See Metric."""
+        """r' r / 2."""
         return 0.5 * ops.dot(momentum, momentum)
 
     def dual(self, momentum: Array, inverse_mass: Array) -> Array:
-        """See Metric."""
+        """r itself, since A' M^-1 A = I."""
         return momentum
 
 
@@ -128,7 +128,7 @@ class DenseMetric(_WhiteMomentum):
         super().__init__(_times_matrix, (self.factor,))
 
     def set(self, parameters: MetricParameters) -> NDArray[Any]:
-        """See Metric."""
+        """Take the root of C for F."""
         dtype = self.factor.value.dtype
         self.factor.value = parameters.root().astype(dtype)
         return parameters.inverse_mass
@@ -145,11 +145,11 @@ class LowRankMetric(_WhiteMomentum):
         super().__init__(_times_low_rank, (self.inward, self.outward))
 
     def set(self, parameters: MetricParameters) -> NDArray[Any]:
-        """See Metric. Raises ValueError for more directions than there is room for."""
+        """Take the eigenvectors and eigenvalues of C. Raises ValueError for more directions than there is room for."""
         inward, outward = (np.zeros_like(array.value) for array in (self.inward, self.outward))
-        found = parameters.eigenvectors.shape[1]
-        inward[:, :found] = parameters.eigenvectors
-        outward[:found] = ((np.sqrt(parameters.eigenvalues) - 1.0) * parameters.eigenvectors).T
+        directions = parameters.eigenvectors.shape[1]
+        inward[:, :directions] = parameters.eigenvectors
+        outward[:directions] = ((np.sqrt(parameters.eigenvalues) - 1.0) * parameters.eigenvectors).T
         self.inward.value, self.outward.value = inward, outward
         return parameters.inverse_mass
 

@@ -145,7 +145,7 @@ def diagonal_estimate(x: Floats, g: Floats) -> Floats:
 
 
 def fisher_diagonal(x: Floats, g: Floats) -> Floats:
-    """Likewise of the diagonal Gaussian of minimum Fisher divergence: the scales in which matrices are estimated."""
+    """Inverse masses of the diagonal Gaussian of minimum Fisher divergence; matrices are estimated in its scales."""
     return _diagonal(x, g, depends=False)
 
 
@@ -153,27 +153,27 @@ def _diagonal(x: Floats, g: Floats, depends: bool) -> Floats:
     n = len(x)
     var_x, var_g, cov = (x * x).mean(axis=0), (g * g).mean(axis=0), (x * g).mean(axis=0)
     has_x, has_g = var_x > 0, var_g > 0
-    both = has_x & has_g
+    has_both = has_x & has_g
     log_x, log_g = np.log(np.where(has_x, var_x, 1.0)), np.log(np.where(has_g, var_g, 1.0))
-    r_squared = np.where(both, np.minimum((cov * np.exp(-0.5 * (log_x + log_g))) ** 2, 1.0), 0.0)
+    r_squared = np.where(has_both, np.minimum((cov * np.exp(-0.5 * (log_x + log_g))) ** 2, 1.0), 0.0)
     flat = ~has_g | ((log_x + log_g < np.log(MINIMUM_PRODUCT)) & (r_squared < 0.5))
     log_ratio, variance = 0.5 * (log_x - log_g), (1.0 - r_squared) / (n - 2)
     if depends:
         share = np.maximum(1.0 - (1.0 - r_squared) * (n - 1) / (n - 2), 0.0)  # R^2, without its bias of few draws
         log_ratio = share * log_ratio + (1.0 - share) * log_x
         variance *= 2.0 - r_squared**2
-    log_estimate = np.select([has_x & flat, both, has_g], [log_x, log_ratio, -log_g], 0.0)
-    known = has_x | has_g
-    typical, spread = (log_estimate[known].mean(), log_estimate[known].var()) if known.any() else (0.0, 0.0)
-    spread = max(spread - variance[known].mean(), 0.0) if known.any() else 0.0  # without the noise
+    log_estimate = np.select([has_x & flat, has_both, has_g], [log_x, log_ratio, -log_g], 0.0)
+    has_any = has_x | has_g
+    typical, spread = (log_estimate[has_any].mean(), log_estimate[has_any].var()) if has_any.any() else (0.0, 0.0)
+    spread = max(spread - variance[has_any].mean(), 0.0) if has_any.any() else 0.0  # without the noise
     weight = np.where(variance > 0, spread / (spread + variance + np.finfo(float).tiny), 1.0)
-    deviation = np.where(known, weight * (log_estimate - typical), 0.0)
+    deviation = np.where(has_any, weight * (log_estimate - typical), 0.0)
     estimate: Floats = np.exp(np.clip(typical + deviation, -np.log(BOUND), np.log(BOUND)))
     return estimate
 
 
 def _dense(diagonal: Floats, x: Floats, g: Floats) -> MetricParameters:
-    """See the module; in coordinates in which the diagonal estimate is 1."""
+    """The dense estimate, made in coordinates in which the diagonal one is 1 (see the module)."""
     scales = np.sqrt(diagonal)
     x, g = x / scales, g * scales
     cov_x, cov_g = x.T @ x / len(x), g.T @ g / len(g)
@@ -184,7 +184,7 @@ def _dense(diagonal: Floats, x: Floats, g: Floats) -> MetricParameters:
 
 
 def _low_rank(diagonal: Floats, x: Floats, g: Floats, rank: int) -> MetricParameters:
-    """As in `_dense`, but only in the span of the leading directions of positions and of gradients.
+    """The dense estimate only in the span of the leading directions of positions and of gradients.
 
     The first are those of large eigenvalues of M^-1, the second those of small ones. In the rest of space M^-1 is a
     multiple of the identity, the bulk, found in the same way from the traces there.
@@ -203,12 +203,12 @@ def _low_rank(diagonal: Floats, x: Floats, g: Floats, rank: int) -> MetricParame
     if bulk is None:  # the basis spans everything
         bulk = float(np.exp(np.median(np.log(eigenvalues))))
     distance = np.abs(np.log(eigenvalues / bulk))
-    chosen = np.argsort(-distance)[:rank]
-    chosen = chosen[distance[chosen] > np.log(CUTOFF)]
-    eigenvectors = basis @ directions[:, chosen]
+    leading = np.argsort(-distance)[:rank]
+    leading = leading[distance[leading] > np.log(CUTOFF)]
+    eigenvectors = basis @ directions[:, leading]
     bulk = _bulk(x, g, eigenvectors) or bulk
-    kept = _bounded(eigenvalues[chosen] / bulk)
-    return MetricParameters("low_rank", diagonal * bulk, eigenvectors, kept)
+    ratios = _bounded(eigenvalues[leading] / bulk)
+    return MetricParameters("low_rank", diagonal * bulk, eigenvectors, ratios)
 
 
 def _leading(draws: Floats, rank: int) -> Floats:
@@ -217,8 +217,8 @@ def _leading(draws: Floats, rank: int) -> Floats:
     if dimension <= n:
         return np.linalg.eigh(draws.T @ draws)[1][:, -rank:]
     values, vectors = np.linalg.eigh(draws @ draws.T)  # of the smaller matrix: draws' @ vectors are its directions
-    kept = np.flatnonzero(values > 1e-12 * values[-1])[-rank:]
-    directions: Floats = draws.T @ vectors[:, kept] / np.sqrt(values[kept])
+    leading = np.flatnonzero(values > 1e-12 * values[-1])[-rank:]
+    directions: Floats = draws.T @ vectors[:, leading] / np.sqrt(values[leading])
     return directions
 
 

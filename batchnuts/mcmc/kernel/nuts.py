@@ -88,7 +88,7 @@ class NutsOptions:
     """Constants of the sampler; see SamplerSettings for their meaning."""
 
     max_tree_depth: int = 10
-    """Where a transition is called without one."""
+    """The depth where a transition is called without one."""
     leapfrogs_per_leaf: int = 1
     divergence_threshold: float = 1000.0
     dtype: str = "float32"
@@ -105,7 +105,7 @@ def swap_if(condition: Array, first: Any, second: Any) -> tuple[Any, Any]:
 
 
 def choose(condition: Array, chosen: Proposal, otherwise: Proposal) -> Proposal:
-    """One of two proposals."""
+    """Choose one of two proposals by a condition."""
     return Proposal(*(ops.where(condition, a, b) for a, b in zip(chosen, otherwise)))
 
 
@@ -192,7 +192,7 @@ def make_doubling(leaf: BatchedFunction, start: Callable[..., Any], options: Nut
     force_of = metric.force
 
     def no_u_turn(first: Array, last: Array, momentum_sum: Array, inverse_mass: Array) -> Array:
-        """Of the trajectory between two states, by their momenta and the sum of the momenta on the way."""
+        """Whether the trajectory between two states goes on, by their momenta and the sum of the momenta on the way."""
         return keeps_going(first, last, metric.dual(momentum_sum, inverse_mass))
 
     @batch

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 MODEL_DTYPE = "the model's"
-"""In place of a dtype: that of positions."""
+"""Stands for the dtype of positions."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class SampleStatistic:
     """Whether a chain records it; otherwise it is computed of records (`storage.draws.statistics`)."""
 
     def dtype_of(self, model_dtype: str) -> np.dtype:
-        """In a run whose positions have this dtype."""
+        """The dtype in a run whose positions have this one."""
         return np.dtype(model_dtype if self.dtype == MODEL_DTYPE else self.dtype)
 
 

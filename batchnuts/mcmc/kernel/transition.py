@@ -33,7 +33,7 @@ class Transition(NamedTuple):
     energy_error: Array
     """H of the new state less H_0, that of the start."""
     max_energy_error: Array
-    """The same of the state of the trajectory for which it is largest by absolute value; 0 if none differs."""
+    """The energy error of the trajectory's state for which it is largest by absolute value; 0 if none differs."""
     index_in_trajectory: Array
     """int32: how many states lie between the start and the new state; negative where that is before the start."""
     last_position: Array

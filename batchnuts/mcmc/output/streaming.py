@@ -241,7 +241,7 @@ class ZarrRun(Stream):
         self, draws: Draws, storage: StreamedStorage, sink: ZarrSink, layout: Layout, further: Mapping[str, int]
     ) -> None:
         files = sink.files
-        sink.there = 0  # the length is that of the run now
+        sink.visible_before = 0  # the length is that of the run now
         sink.commit(draws.complete, **further)
         log_density = VariableBlock(open_zarr(self.location)["sample_stats"]["lp"].variable)
         attributes = attributes_of(draws, self.model, self.config, log_density)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from batchnuts.autobatch import BatchedFunction
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
@@ -24,23 +25,23 @@ from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSetti
 
 
 class ExecutedRun(Protocol):
-    """What is read of a run (run.py)."""
+    """The part of a run (run.py) that executions read."""
 
     @property
     def model(self) -> Model:
-        """What is sampled."""
+        """The model that is sampled."""
 
     @property
     def sampler(self) -> SamplerSettings:
-        """How."""
+        """The settings by which it is sampled."""
 
     @property
     def execution(self) -> ExecutionSettings:
-        """With the backend decided."""
+        """The settings of the execution, with the backend decided."""
 
     @property
     def programs(self) -> Programs:
-        """Compiled, or to be compiled."""
+        """The programs, compiled or to be compiled."""
 
     @property
     def divergences(self) -> bool:
@@ -52,7 +53,7 @@ class ExecutedRun(Protocol):
 
     @property
     def saved(self) -> SavedRun | None:
-        """What it goes on from, if it does."""
+        """The checkpoint that it goes on from, if it does."""
 
     def inputs(self, states: ChainStates, transitions: int, adapting: bool) -> ChainInputs:
         """The arguments of `run_chain` from the states of all chains."""
@@ -76,21 +77,22 @@ class ChainExecution(Protocol):
         """Keep a compiled runner for a later run of the model, where it can serve one."""
 
 
-class LocalExecution:
-    """Threads of this process."""
+class LocalExecution(ChainExecution):
+    """Executes chains on threads of this process."""
 
+    @override
     def evaluated(self, run: ExecutedRun, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """See ChainExecution."""
         return evaluate_at(run.model, run.programs.evaluate, position, run.execution)
 
+    @override
     def searched(
         self, run: ExecutedRun, metric: MetricParameters, arguments: Sequence[NDArray[Any]]
     ) -> tuple[Any, ...]:
-        """See ChainExecution."""
         return search(run.programs, run.execution, arguments, width_for(run.sampler.chain_count))
 
+    @override
     def find_runner(self, run: ExecutedRun, states: ChainStates) -> Runner:
-        """That of an earlier run, if its buffers are long enough; else a new one."""
+        """Give that of an earlier run, if its buffers are long enough; else a new one."""
         programs, rows = run.programs, run.rows
         long_enough = programs.rows >= rows if run.saved is None else programs.rows == rows
         if programs.runner is not None and long_enough and programs.divergences == run.divergences:
@@ -100,8 +102,9 @@ class LocalExecution:
         lanes = None if run.saved is None else run.saved.lanes
         return make_runner(program, run.inputs(states, 0, False), run.execution, deepest_of(run.sampler), lanes)
 
+    @override
     def keep(self, run: ExecutedRun, runner: Runner) -> None:
-        """With the model's programs."""
+        """Keep it with the model's programs."""
         programs = run.programs
         if programs.runner is None:
             programs.runner, programs.rows, programs.divergences = runner, run.rows, run.divergences

@@ -50,7 +50,7 @@ class Candidate:
     draws: int
     """Draws of each chain until the conditions hold."""
     seconds: float
-    """In which every chain makes one gradient."""
+    """The time in which every chain makes one gradient."""
 
     @property
     def cost(self) -> float:
@@ -64,10 +64,10 @@ class ChainsChoice:
 
     chains: int
     reason: str
-    """In words, for the summary and the file."""
+    """The reason in words, for the summary and the file."""
     table: tuple[Candidate, ...]
     checked: Checked | None = field(default=None, compare=False)
-    """Where the model was checked for it."""
+    """The result of the check of the model that was made for it."""
 
 
 def with_chains(sampler: SamplerSettings, chains: int) -> SamplerSettings:
@@ -157,9 +157,9 @@ def _reason(sampler: SamplerSettings, best: Candidate, table: Sequence[Candidate
         asked.append(f"R-hat < {sampler.until.rhat:g}")
     place = table.index(best)
     others = [
-        f"{other.chains} chains {other.cost / best.cost:.1f} times as long"
-        for other in table[max(place - NEIGHBOURS, 0) : place + NEIGHBOURS + 1]
-        if other is not best
+        f"{neighbour.chains} chains {neighbour.cost / best.cost:.1f} times as long"
+        for neighbour in table[max(place - NEIGHBOURS, 0) : place + NEIGHBOURS + 1]
+        if neighbour is not best
     ]
     processors = in_words(cores, "processor")
     text = (

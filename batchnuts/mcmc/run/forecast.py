@@ -48,7 +48,7 @@ COPIES_OF_LAYOUT = 4
 """Copies of the part of a block that is laid out and written: positions, values, statistics, bytes of a file."""
 
 _MATRICES = 8
-"""In float64, that an estimate of a dense metric makes."""
+"""Matrices of float64 that an estimate of a dense metric makes."""
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,22 @@ class Size:
 
     @classmethod
     def of(cls, model: Model, content: Content | None = None) -> Size:
-        """That of a model, if it is saved so (default: all of it)."""
+        """The size of a model, if it is saved so (default: all of it)."""
         saved = content or Content()
         model = saved.computed(model)
         variables, observed = model.variables, model.observed_data
         observations = sum(int(np.size(array)) for _, array in observed.values())
         lengths = {name: len(labels) for name, labels in model.labels().items()}
-        known = {*observed, *model.constant_data, *model.ground_truth, *(variable.name for variable in variables)}
+        not_generated = {
+            *observed,
+            *model.constant_data,
+            *model.ground_truth,
+            *(variable.name for variable in variables),
+        }
         generated = [
             dims
             for name, dims in model.dims.items()
-            if name not in known and set(dims) <= lengths.keys() and saved.has(name)
+            if name not in not_generated and set(dims) <= lengths.keys() and saved.has(name)
         ]
         return cls(
             model.dimension,
@@ -94,7 +99,7 @@ class Size:
 
     @classmethod
     def at_least(cls, dimension: int, dtype: str) -> Size:
-        """Where nothing but the dimension is known."""
+        """The size where nothing but the dimension is known."""
         return cls(dimension, dtype, dimension)
 
 
@@ -176,13 +181,13 @@ def forecast(
     content = content or Content()
     streamed = streamed or not content.draws
     chains, draws, item = sampler.fewest_chains, sampler.draws, np.dtype(size.dtype).itemsize
-    one = draw_bytes(size.dimension, size.dtype, content.divergences)
+    record_bytes = draw_bytes(size.dimension, size.dtype, content.divergences)
     window = _longest_window(sampler, chains)
-    records, samples, saved = chains * draws * one, chains * draws, chains * content.length(draws)
+    records, samples, saved = chains * draws * record_bytes, chains * draws, chains * content.length(draws)
     if streamed:
-        sampling, kept = _streaming_bytes(chains, draws, one, size), sampler.until is not None
+        sampling, keeps_records = _streaming_bytes(chains, draws, record_bytes, size), sampler.until is not None
     else:
-        sampling, kept = 0, True
+        sampling, keeps_records = 0, True
     checks = 0
     if sampler.until is not None:  # what it looks at in float64, and blocks of records (storage/memory.py) joined
         checks = samples * size.values * 8 + (records if draws > ROOM else 0)
@@ -201,9 +206,10 @@ def forecast(
     return Forecast(
         libraries=engine_infos()[backend].process_bytes
         + (LIBRARIES_OF_STORE if streamed or not content.draws else LIBRARIES_OF_FILE),
-        records=records if kept else 0,
+        records=records if keeps_records else 0,
         values=0 if streamed else values,
-        sampling=_machine_bytes(sampler, execution, size, one, window) + max(checks + sampling, window * chains * one),
+        sampling=_machine_bytes(sampler, execution, size, record_bytes, window)
+        + max(checks + sampling, window * chains * record_bytes),
         metric=_MATRICES * 8 * size.dimension**2 if sampler.metric == "dense" else 0,
         moments=moments_bytes(chains, window, size.dimension),
         writing=0 if streamed else saved * size.largest * item,
@@ -215,7 +221,7 @@ def forecast(
 
 
 def _streaming_bytes(chains: int, draws: int, record: int, size: Size) -> int:
-    """Of draws that are not written yet: incomplete blocks, those that wait, the one that is laid out; and of sums."""
+    """Bytes of draws that are not written yet (incomplete blocks, waiting ones, one that is laid out), and of sums."""
     rows = max(1, most_rows(chains * record, draws))
     blocks = (IN_MEMORY + QUEUE + 1) * rows * chains * record
     sums = chains * size.dimension * (8 + 2 * np.dtype(size.dtype).itemsize)
@@ -223,7 +229,7 @@ def _streaming_bytes(chains: int, draws: int, record: int, size: Size) -> int:
 
 
 def _longest_window(sampler: SamplerSettings, chains: int) -> int:
-    """Transitions."""
+    """The transitions of the longest window of warmup."""
     warmup = sampler.warmup
     if warmup.transitions == "auto":
         windows = (*automatic_windows(chains, warmup.maximum), settling_window(chains))
@@ -233,7 +239,7 @@ def _longest_window(sampler: SamplerSettings, chains: int) -> int:
 
 
 def _machine_bytes(sampler: SamplerSettings, execution: ExecutionSettings, size: Size, record: int, window: int) -> int:
-    """Of the states of all chunks, and for each thread the one that its machine makes and a copy on the host."""
+    """Bytes of the states of all chunks, and for each thread the one that its machine makes, and a host copy."""
     chains, divergences = sampler.fewest_chains, record > draw_bytes(size.dimension, size.dtype)
     rows = buffer_rows(max(sampler.draws, window), chains, size.dimension, size.dtype, execution, divergences)
     frames = max(sampler.max_tree_depth, sampler.max_tree_depth_warmup or 0) + 1
@@ -260,7 +266,7 @@ def memory_problem(
     may end long before its last draw.
     """
 
-    there = machine_memory()
+    memory = machine_memory()
     saved = content or Content()
 
     def of(
@@ -268,19 +274,19 @@ def memory_problem(
     ) -> Forecast:
         return forecast(sampler, execution, size, content=content, streamed=streamed, backend=backend)
 
-    def needs(found: Forecast) -> int:
-        return found.peak if sampler.until is None else max(found.lasting, found.metric)
+    def needs(estimate: Forecast) -> int:
+        return estimate.peak if sampler.until is None else max(estimate.lasting, estimate.metric)
 
     def fits(*changed: Any, **others: Any) -> bool:
-        return needs(of(*changed, **others)) <= there
+        return needs(of(*changed, **others)) <= memory
 
-    found = of(sampler)
-    if needs(found) <= there:
+    estimate = of(sampler)
+    if needs(estimate) <= memory:
         return None
-    has = f"this machine has {short_bytes(there)}"
-    if found.metric > max(there, found.records):
+    has = f"this machine has {short_bytes(memory)}"
+    if estimate.metric > max(memory, estimate.records):
         return (
-            f"sampler.metric: a dense metric of {size.dimension} coordinates takes {short_bytes(found.metric)} to "
+            f"sampler.metric: a dense metric of {size.dimension} coordinates takes {short_bytes(estimate.metric)} to "
             f"estimate, and {has}; write sampler.metric: low_rank"
         )
     draws = _most(lambda n: fits(sampler.model_copy(update={"draws": n})), sampler.draws)
@@ -305,7 +311,7 @@ def memory_problem(
     draw = in_words(size.dimension, "number")
     return (
         f"sampler.chains x sampler.draws: {sampler.fewest_chains} x {sampler.draws} draws of {draw} or more take about "
-        f"{short_bytes(needs(found))} of memory ({short_bytes(found.records)} for draws), and {has}; "
+        f"{short_bytes(needs(estimate))} of memory ({short_bytes(estimate.records)} for draws), and {has}; "
         f"{', or '.join(remedies) or 'take a smaller model, or a larger machine'}"
     )
 

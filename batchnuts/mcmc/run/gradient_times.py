@@ -50,7 +50,7 @@ SWEEP = 50e-6
 """Seconds of a sweep of NUTS beside the density."""
 
 LANE, COORDINATE = 1.5e-6, 0.005e-6
-"""The same of each lane in it, and of each coordinate of a lane's position."""
+"""Seconds of each lane in it, and of each coordinate of a lane's position."""
 
 MANY = 2**62
 """Evaluations: more than are ever made."""
@@ -67,7 +67,7 @@ class GradientTimes:
     """Whether chunks are those of a costly density."""
 
     def of(self, width: int) -> float:
-        """At any width: linear between those measured, and in proportion to the width beyond the last of them."""
+        """Seconds at any width: linear between those measured, and in proportion to the width beyond the last."""
         last = self.widths[-1]
         if width > last:
             return self.seconds[-1] * width / last
@@ -88,12 +88,12 @@ class GradientTimes:
 def gradient_times(
     model: Model, density_library: DensityLibrary, checked: Checked, execution: ExecutionSettings
 ) -> GradientTimes:
-    """Those of a model's density, measured as `time_gradients` does where it was checked, or kept from before."""
+    """The times of a model's density, measured by `time_gradients` where it was checked, or kept from before."""
     entries, position = current(), checked.position
     key = None if entries is None else _key(model, density_library, checked, execution)
-    if entries is not None and key is not None and (kept := entries.get(key)) is not None:
-        found = json.loads(kept)
-        return GradientTimes(tuple(found["widths"]), tuple(found["seconds"]), found["costly"])
+    if entries is not None and key is not None and (content := entries.get(key)) is not None:
+        parsed = json.loads(content)
+        return GradientTimes(tuple(parsed["widths"]), tuple(parsed["seconds"]), parsed["costly"])
     times = time_gradients(value_and_gradient(model, density_library), position, execution)
     if entries is not None and key is not None:
         entries.put(key, json.dumps(asdict(times)).encode())
@@ -106,8 +106,8 @@ def _key(model: Model, density_library: DensityLibrary, checked: Checked, execut
     if density is None:
         return None
     packages = [f"{name} {version(name)}" for name in ("batchnuts", *engine_infos()[density_library.backend].packages)]
-    how = execution.backend, execution.mode
-    return digest_of("times of a gradient", density, repr((how, WIDTHS)), *packages, surroundings())
+    engine_and_mode = execution.backend, execution.mode
+    return digest_of("times of a gradient", density, repr((engine_and_mode, WIDTHS)), *packages, surroundings())
 
 
 def time_gradients(
@@ -120,7 +120,7 @@ def time_gradients(
 
     @batch
     def evaluations(position: Any, count: Any) -> Any:
-        """One after another, each somewhere else: a compiler must not move them out of the loop."""
+        """Evaluate one after another, each somewhere else: a compiler must not move them out of the loop."""
         while count > 0:
             _, gradient = value_and_gradient(position)
             position = position + 1e-12 * gradient
@@ -144,14 +144,14 @@ def _of_a_sweep(program: LaneProgram, arguments: tuple[Any, ...]) -> float:
     machine = program.machine(len(arguments[0]), stack_depth=1)
     state = machine.start(arguments)
 
-    def taken(sweeps: int) -> float:
+    def seconds_of(sweeps: int) -> float:
         began = time.process_time()
         machine.count_live(machine.advance(state, sweeps))
         return time.process_time() - began
 
     with program.engine.on_shard(0):
-        taken(1)  # compiles
+        seconds_of(1)  # compiles
         sweeps = 1
-        while (found := taken(sweeps)) < ENOUGH:
+        while (measured := seconds_of(sweeps)) < ENOUGH:
             sweeps *= 2
-        return min(found, *(taken(sweeps) for _ in range(REPEATS - 1))) / sweeps
+        return min(measured, *(seconds_of(sweeps) for _ in range(REPEATS - 1))) / sweeps

@@ -56,7 +56,7 @@ NEEDED = ("made_with", "model_described", "metric", "dtype")
 
 @dataclass(frozen=True, eq=False)
 class EndedRun:
-    """What is taken from the file of one."""
+    """A run that has ended, as its file has it."""
 
     path: OutputLocation
     draws: int
@@ -69,7 +69,7 @@ class EndedRun:
         return self.path.with_name(f".{self.path.name}.further")
 
 
-def ended_run(path: OutputLocation, more: int) -> EndedRun:
+def ended_run(path: OutputLocation, further_draws: int) -> EndedRun:
     """The run in a file, whose config asks for `more` draws than it has.
 
     Raises CheckpointError for a file that cannot be made longer: of something else, of an earlier version, of a run
@@ -95,16 +95,16 @@ def ended_run(path: OutputLocation, more: int) -> EndedRun:
     if "lp" not in stats or "last_position" not in adaptation:
         raise refused("it has no draws")
     about = adaptation.attrs
-    if lacking := [name for name in NEEDED if name not in about]:
-        raise refused(f"it was written by an earlier version, and has no attribute {lacking[0]}")
+    if missing := [name for name in NEEDED if name not in about]:
+        raise refused(f"it was written by an earlier version, and has no attribute {missing[0]}")
     if about["interrupted"]:
         raise refused("it was interrupted, and has no checkpoint; it would be another run")
     arrays = {str(name): array.values for name, array in adaptation.data_vars.items()}
-    made, dtype = int(about["draws_complete"]), about["dtype"]
-    if stats.sizes["draw"] != made:
+    draws, dtype = int(about["draws_complete"]), about["dtype"]
+    if stats.sizes["draw"] != draws:
         raise refused("some of its draws were not saved (output.thin)")
     config = json.loads(about["config"])
-    config["sampler"] |= {"draws": made + more, "until": None, "chains": len(arrays["last_position"])}
+    config["sampler"] |= {"draws": draws + further_draws, "until": None, "chains": len(arrays["last_position"])}
     metric = MetricParameters(
         about["metric"],
         arrays["inverse_mass"],
@@ -123,7 +123,7 @@ def ended_run(path: OutputLocation, more: int) -> EndedRun:
     )
     agreed = None if about["warmup_agreed"] < 0 else bool(about["warmup_agreed"])
     columns = (arrays.get(f"window_{name}", ()) for name in ("transitions", "step_size", "variance"))
-    windows = tuple(WindowTuning(int(made), *rest) for made, *rest in zip(*columns, strict=True))
+    windows = tuple(WindowTuning(int(transitions), *rest) for transitions, *rest in zip(*columns, strict=True))
     warmup = WarmupReport(
         int(about["warmup"]),
         about["warmup_ended"],
@@ -140,12 +140,12 @@ def ended_run(path: OutputLocation, more: int) -> EndedRun:
     if "progress" in groups:
         history = HistoryKeeper.of({str(name): column.values for name, column in groups["progress"].items()})
         phases |= {row.phase: Counts(*row[2:]) for row in history.rows}  # the last of each
-        before = phases["warmup"]
+        warmup_counts = phases["warmup"]
         phases["sampling"] = replace(
             phases["sampling"],
             transitions=0,  # chains count on from where they were
-            useful_gradients=useful - before.useful_gradients,
-            executed_gradients=counts.executed_gradients - before.executed_gradients,
+            useful_gradients=useful - warmup_counts.useful_gradients,
+            executed_gradients=counts.executed_gradients - warmup_counts.executed_gradients,
         )
     saved = SavedRun(
         config=config,
@@ -154,7 +154,7 @@ def ended_run(path: OutputLocation, more: int) -> EndedRun:
         chains=len(position),
         chains_reason=about.get("chains_reason", ""),
         backend=about["backend"],
-        place=InDraws(states, warmup, made),
+        place=InDraws(states, warmup, draws),
         density=(log_density, gradient),
         tuning=None,
         seconds={phase: float(about[f"{phase}_time"]) for phase in ("compile", "warmup", "sampling")},
@@ -165,7 +165,7 @@ def ended_run(path: OutputLocation, more: int) -> EndedRun:
         interim_analyses=None,
         history=history,
     )
-    return EndedRun(path, made, saved)
+    return EndedRun(path, draws, saved)
 
 
 def joined(ended: EndedRun, further: Mapping[str, xarray.Dataset]) -> dict[str, xarray.Dataset]:
@@ -173,37 +173,39 @@ def joined(ended: EndedRun, further: Mapping[str, xarray.Dataset]) -> dict[str, 
 
     Raises CheckpointError where the file has changed meanwhile.
     """
-    before = read_groups(str(ended.path), tuple({**further, **dict.fromkeys(_COMPUTED)}), "--resume")
-    if before["sample_stats"].sizes["draw"] != ended.draws:
+    earlier = read_groups(str(ended.path), tuple({**further, **dict.fromkeys(_COMPUTED)}), "--resume")
+    if earlier["sample_stats"].sizes["draw"] != ended.draws:
         raise CheckpointError(f"{ended.path} has changed while it was made longer; the further draws are given up.")
-    attributes = further["posterior"].attrs = _attributes(before, further)
-    log_density = [groups["sample_stats"]["lp"].values for groups in (before, further)]
+    attributes = further["posterior"].attrs = _attributes(earlier, further)
+    log_density = [groups["sample_stats"]["lp"].values for groups in (earlier, further)]
     attributes["log_density_rounding"] = rounding_of(np.concatenate(log_density, axis=1))
-    lacking = _lacking(before, further)
-    groups = {} if further["sample_stats"].sizes["draw"] else {name: before[name] for name in before.keys() & _COMPUTED}
+    lacking = _lacking(earlier, further)
+    groups = (
+        {} if further["sample_stats"].sizes["draw"] else {name: earlier[name] for name in earlier.keys() & _COMPUTED}
+    )
     for name, of_further in further.items():
         group = of_further.drop_vars(lacking.get(name, ()), errors="ignore")
         if name in lacking and not group.data_vars:
             continue
         along = "divergence" if name == "divergences" else "draw"
-        if name in before and along in group.dims and _grows(name):
-            earlier = before[name].drop_vars(lacking.get(name, ()), errors="ignore")
-            parts = [earlier.sel(chain=group["chain"]) if along == "draw" else earlier, group]
+        if name in earlier and along in group.dims and _grows(name):
+            shorter_group = earlier[name].drop_vars(lacking.get(name, ()), errors="ignore")
+            parts = [shorter_group.sel(chain=group["chain"]) if along == "draw" else shorter_group, group]
             group = _one_after_the_other(parts, along)
         groups[name] = group.copy()
         groups[name].attrs = _with_own(attributes, further[name])  # none of the shorter run's, such as why it ended
-    groups["adaptation"] = _of_all_draws(before["adaptation"], groups, ended.draws)
+    groups["adaptation"] = _of_all_draws(earlier["adaptation"], groups, ended.draws)
     return groups
 
 
-def _attributes(before: Mapping[str, xarray.Dataset], further: Mapping[str, xarray.Dataset]) -> dict[str, Any]:
-    """Those of the further draws; and why groups of the earlier ones are not there, which the longer run lacks, too."""
-    left_out = {name: reason for name, reason in before["posterior"].attrs.items() if name == "left_out"}
+def _attributes(earlier: Mapping[str, xarray.Dataset], further: Mapping[str, xarray.Dataset]) -> dict[str, Any]:
+    """The attributes of the further draws; and why the earlier ones lack groups, which the longer run lacks, too."""
+    left_out = {name: reason for name, reason in earlier["posterior"].attrs.items() if name == "left_out"}
     return {**left_out, **further["posterior"].attrs}
 
 
-def _lacking(before: Mapping[str, xarray.Dataset], further: Mapping[str, xarray.Dataset]) -> dict[str, list[str]]:
-    """By group: what functions of the model made of the earlier draws only, or of the further ones only.
+def _lacking(earlier: Mapping[str, xarray.Dataset], further: Mapping[str, xarray.Dataset]) -> dict[str, list[str]]:
+    """What functions of the model made of the earlier draws only, or of the further ones only, by group.
 
     A function had failed, or a signal had left its results out. The longer run would have them of some draws, so it has
     them of none, which is said. Nothing is lacking where there are no further draws.
@@ -211,15 +213,15 @@ def _lacking(before: Mapping[str, xarray.Dataset], further: Mapping[str, xarray.
     if not further["sample_stats"].sizes["draw"]:
         return {}
     lacking = {}
-    for name in sorted({"posterior", *_COMPUTED} & (before.keys() | further.keys())):
-        one, other = (
-            {str(v) for v in groups[name].data_vars} if name in groups else set() for groups in (before, further)
+    for name in sorted({"posterior", *_COMPUTED} & (earlier.keys() | further.keys())):
+        of_earlier, of_further = (
+            {str(v) for v in groups[name].data_vars} if name in groups else set() for groups in (earlier, further)
         )
-        if one ^ other:
-            lacking[name] = sorted(one ^ other)
-        if name == "posterior" and not one & other:
+        if of_earlier ^ of_further:
+            lacking[name] = sorted(of_earlier ^ of_further)
+        if name == "posterior" and not of_earlier & of_further:
             raise CheckpointError(
-                f"The run stays as it was: its draws have {sorted(one)}, the further ones {sorted(other)}."
+                f"The run stays as it was: its draws have {sorted(of_earlier)}, the further ones {sorted(of_further)}."
             )
     if lacking:
         named = ", ".join(f"{name} ({', '.join(variables)})" for name, variables in lacking.items())
@@ -236,7 +238,7 @@ def _grows(name: str) -> bool:
 
 
 def _one_after_the_other(parts: list[xarray.Dataset], along: str) -> xarray.Dataset:
-    """Along `draw`; along `divergence` in the order of chains and their draws."""
+    """Join parts along `draw`; along `divergence` in the order of chains and their draws."""
     import xarray
 
     joined = xarray.concat(parts, along, data_vars="minimal", coords="minimal", compat="override", join="override")
@@ -276,16 +278,16 @@ def replace_store(ended: EndedRun) -> dict[str, xarray.Dataset]:
     from batchnuts.mcmc.storage.zarr_files import ZarrFiles, ZarrFilesBeside
 
     path = ended.path
-    further, before = open_zarr(ended.further), open_zarr(path)
-    if before["sample_stats"].sizes["draw"] != ended.draws:
+    further, earlier = open_zarr(ended.further), open_zarr(path)
+    if earlier["sample_stats"].sizes["draw"] != ended.draws:
         raise CheckpointError(f"{path} has changed while it was made longer; the further draws are given up.")
-    if not np.array_equal(before["posterior"]["chain"], further["posterior"]["chain"]):
+    if not np.array_equal(earlier["posterior"]["chain"], further["posterior"]["chain"]):
         raise CheckpointError(f"{path} stays as it was: it was to be made longer, and not every chain had begun.")
-    lacking = _lacking(before, further)
+    lacking = _lacking(earlier, further)
     if isinstance(path, Url):
         beside = ZarrFilesBeside.of_store(place_of(path))
         try:
-            _append(beside, ended, before, further, lacking)
+            _append(beside, ended, earlier, further, lacking)
         except OSError as error:
             raise OutputError(
                 f"{path} could not be made longer, {reason_of(error)}: it has {_draws_there(path)} draws of each chain."
@@ -296,7 +298,7 @@ def replace_store(ended: EndedRun) -> dict[str, xarray.Dataset]:
     try:
         shutil.rmtree(longer, ignore_errors=True)
         shutil.copytree(path, longer, copy_function=_linked)
-        _append(ZarrFiles.of_store(LocalPlace(longer)), ended, before, further, lacking)
+        _append(ZarrFiles.of_store(LocalPlace(longer)), ended, earlier, further, lacking)
         shutil.rmtree(_shorter_path(path), ignore_errors=True)
         path.rename(_shorter_path(path))
         longer.rename(path)
@@ -310,7 +312,7 @@ def replace_store(ended: EndedRun) -> dict[str, xarray.Dataset]:
 
 
 def _draws_there(url: Url) -> str:
-    """How many, in words, where that can be read."""
+    """The number of draws in the store, in words, where that can be read."""
     try:
         return str(open_zarr(url)["sample_stats"].sizes["draw"])
     except (OSError, KeyError, ValueError):
@@ -318,7 +320,7 @@ def _draws_there(url: Url) -> str:
 
 
 def _clear_away(*calls: Callable[[], None]) -> None:
-    """What is left of a run that was made longer: it has its draws, whether this can be deleted or not."""
+    """Delete what is left of a run that was made longer: it has its draws, whether this can be deleted or not."""
     for call in calls:
         try:
             call()
@@ -329,7 +331,7 @@ def _clear_away(*calls: Callable[[], None]) -> None:
 def _append(
     files: ZarrFiles,
     ended: EndedRun,
-    before: Mapping[str, xarray.Dataset],
+    earlier: Mapping[str, xarray.Dataset],
     further: Mapping[str, xarray.Dataset],
     lacking: Mapping[str, list[str]],
 ) -> None:
@@ -337,23 +339,23 @@ def _append(
 
     lacking: see `_lacking`.
     """
-    attributes = _attributes(before, further)
+    attributes = _attributes(earlier, further)
     lengths = {}
     for name, variables in lacking.items():
-        if there := [variable for variable in variables if variable in files.arrays.get(name, {})]:
-            files.drop(name, there if {*map(str, before[name].data_vars)} - {*variables} else None)
+        if present := [variable for variable in variables if variable in files.arrays.get(name, {})]:
+            files.drop(name, present if {*map(str, earlier[name].data_vars)} - {*variables} else None)
     for name in (
-        before.keys() - further.keys() - _COMPUTED
+        earlier.keys() - further.keys() - _COMPUTED
     ):  # `unfinished`, of a run that an interim analysis has ended, say
         if name in files.arrays or name == kept_diagnostics.GROUP:
             files.drop(name)
     for name, group in further.items():
-        if name in before and name in files.arrays and _grows(name):
+        if name in earlier and name in files.arrays and _grows(name):
             lengths[name] = files.append(name, group)
         elif name == "adaptation":
-            files.replace(name, _of_all_draws(before[name].load(), further, ended.draws))
-        elif name == "divergences" and name in before:
-            files.replace(name, _one_after_the_other([before[name].load(), group.load()], "divergence"))
+            files.replace(name, _of_all_draws(earlier[name].load(), further, ended.draws))
+        elif name == "divergences" and name in earlier:
+            files.replace(name, _one_after_the_other([earlier[name].load(), group.load()], "divergence"))
         elif name in ("progress", "unfinished", "divergences"):
             files.replace(name, group.load())
     log_density = VariableBlock(files.read("sample_stats")["lp"].variable)
@@ -367,7 +369,7 @@ def _append(
 
 
 def _linked(source: str, target: str) -> None:
-    """A file of the copy. None of these is written again: it is replaced, and so stays in the store as it was."""
+    """Make a file of the copy. None of these is written again: it is replaced, and so stays in the store as it was."""
     try:
         os.link(source, target)
     except OSError:
@@ -377,28 +379,30 @@ def _linked(source: str, target: str) -> None:
 # ---- means of all draws ----------------------------------------------------------------------------------------------
 
 
-def _of_all_draws(before: xarray.Dataset, groups: Mapping[str, xarray.Dataset], draws: int) -> xarray.Dataset:
+def _of_all_draws(earlier: xarray.Dataset, groups: Mapping[str, xarray.Dataset], draws: int) -> xarray.Dataset:
     """The group `adaptation` with means of all draws, from the sums that it has in both runs.
 
     groups: of the run with the further draws. draws: of each chain before it.
     """
-    now = groups["adaptation"].load()
-    chains = now["chain"].values
-    if "total" not in now:
-        return now
-    one = before.sel(chain=chains)
-    means = ChainMeans(len(chains), now.sizes["coefficient"], now["last_position"].dtype, now["step_size"].dtype)
-    means.first[:], means.last[:] = one["first_position"].values, now["last_position"].values
+    further = groups["adaptation"].load()
+    chains = further["chain"].values
+    if "total" not in further:
+        return further
+    of_chains = earlier.sel(chain=chains)
+    means = ChainMeans(
+        len(chains), further.sizes["coefficient"], further["last_position"].dtype, further["step_size"].dtype
+    )
+    means.first[:], means.last[:] = of_chains["first_position"].values, further["last_position"].values
     # of an interrupted run, each chain's own draws
-    done = groups["unfinished"]["draws_done"].values if "unfinished" in groups else now.attrs["draws_complete"]
+    done = groups["unfinished"]["draws_done"].values if "unfinished" in groups else further.attrs["draws_complete"]
     means.count[:] = done
-    made = (means.count - draws)[:, None]
+    further_draws = (means.count - draws)[:, None]
     # about the first draw of all: the sum of the later ones less that
-    moved = now["first_position"].values.astype(np.float64) - means.first
-    means.total[:] = one["total"].values + (now["total"].values + made * moved)
+    moved = further["first_position"].values.astype(np.float64) - means.first
+    means.total[:] = of_chains["total"].values + (further["total"].values + further_draws * moved)
     centre = means.centre(np.arange(len(chains)))
-    return now.assign(
-        first_position=one["first_position"],
+    return further.assign(
+        first_position=of_chains["first_position"],
         total=(("chain", "coefficient"), means.total),
         mean=(("coefficient",), centre.mean),
         mean_error=(("coefficient",), np.sqrt(centre.squared_error)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 POINTS = 64
-"""Kept of a phase."""
+"""The number of points that are kept of a phase."""
 
 
 @dataclass
@@ -15,22 +15,22 @@ class Pace:
     points: list[tuple[float, int]] = field(default_factory=lambda: [(0.0, 0)])
 
     def note(self, seconds: float, transitions: int) -> None:
-        """At this time every chain has made so many."""
+        """Note that at this time every chain has made so many transitions."""
         self.points.append((seconds, transitions))
         if len(self.points) > POINTS:
             self.points = [*self.points[:-1:2], self.points[-1]]
 
     def seconds_to(self, transitions: int) -> float | None:
-        """From now until every chain has made so many, at the speed of the second half of the time so far; None while
-        some chain has made none.
+        """Seconds from now until every chain has made so many, at the speed of the second half of the time so
+        far; None while some chain has made none.
 
         The second half: the beginning of a phase may be slow, while programs are loaded, and short intervals say
         little, because chains report after many transitions at once.
         """
-        now, made = self.points[-1]
-        if not made or now <= 0:
+        last_time, last_count = self.points[-1]
+        if not last_count or last_time <= 0:
             return None
-        then, before = next(point for point in reversed(self.points) if point[0] <= now / 2)
-        if made == before:
-            then, before = self.points[0]
-        return max(transitions - made, 0) * (now - then) / (made - before)
+        earlier_time, earlier_count = next(point for point in reversed(self.points) if point[0] <= last_time / 2)
+        if last_count == earlier_count:
+            earlier_time, earlier_count = self.points[0]
+        return max(transitions - last_count, 0) * (last_time - earlier_time) / (last_count - earlier_count)

@@ -55,7 +55,7 @@ class Run:
     density_library: DensityLibrary
     sampler: SamplerSettings
     execution: ExecutionSettings
-    """With the backend decided."""
+    """The settings of the execution, with the backend decided."""
     progress: ProgressCallback
     stop: StopSignals
     programs: Programs
@@ -76,9 +76,9 @@ class Run:
     keeper: Keeper | None = None
     """Writes checkpoints, if any are written."""
     saved: SavedRun | None = None
-    """What the run goes on from, if it does."""
+    """The checkpoint that the run goes on from, if it does."""
     chains: ChainExecution = field(default_factory=LocalExecution)
-    """Where its chains run."""
+    """The execution of its chains."""
 
     @property
     def superchain(self) -> NDArray[np.int64]:
@@ -95,8 +95,8 @@ class Run:
         """The windows of warmup: those that are made, or, where it ends by itself, those that may be."""
         settings, chains = self.sampler.warmup, self.sampler.chain_count
         if settings.transitions == "auto":
-            left = settings.maximum - (self.check.transitions if self.check is not None else 0)
-            return (*automatic_windows(chains, left), settling_window(chains))
+            remaining = settings.maximum - (self.check.transitions if self.check is not None else 0)
+            return (*automatic_windows(chains, remaining), settling_window(chains))
         return fixed_windows(settings.transitions)
 
     @property
@@ -120,9 +120,9 @@ class Run:
         """Starts that all chains can use, from the proposed ones; and how many of these were no numbers' (Starts)."""
         model, sampler = self.model, self.sampler
         starts = find_starts(model, self.programs.evaluate, proposals, self.execution)
-        known = self.tuning
-        metric = unit_metric(model.dimension, sampler.metric) if known is None else known.metric
-        step_size = np.full(sampler.chain_count, sampler.step_size or (1.0 if known is None else known.step_size))
+        tuning = self.tuning
+        metric = unit_metric(model.dimension, sampler.metric) if tuning is None else tuning.metric
+        step_size = np.full(sampler.chain_count, sampler.step_size or (1.0 if tuning is None else tuning.step_size))
         return ChainStates(*starts[:3], metric, self.use(metric), step_size), starts.not_numbers
 
     def use(self, metric: MetricParameters) -> np.ndarray:
@@ -164,12 +164,12 @@ class Run:
         """Compile everything that the run needs, the runner in the background. Returns the states with a first step
         size."""
         if self.sampler.step_size is None and self.tuning is None and self.saved is None:
-            states = self.timed("compile", lambda: self.with_found_step_size(states))
+            states = self.timed("compile", lambda: self.with_searched_step_size(states))
         self.timed("compile", runner.wait_until_compiled)
         self.chains.keep(self, runner)
         return states
 
-    def with_found_step_size(self, states: ChainStates) -> ChainStates:
+    def with_searched_step_size(self, states: ChainStates) -> ChainStates:
         """The states with the median of the reasonable step sizes of all chains of a group at their positions."""
         n = self.sampler.chain_count
         when = "the search for a first step size"
@@ -182,14 +182,14 @@ class Run:
             states.step_size.astype(self.model.dtype),
         )
         try:
-            found, there, log_density = self.searched(states.metric, arguments)
+            step_size, position, log_density = self.searched(states.metric, arguments)
         except Exception as error:
             if failed := density_failure(self.model, error.__cause__ or error, when):
                 raise failed from error
             raise
-        refuse_unbounded(self.model, log_density, there, when)
+        refuse_unbounded(self.model, log_density, position, when)
         with np.errstate(divide="ignore"):
-            return replace(states, step_size=pooled_step_sizes(np.log(found), self.group, np.ones(n, bool)))
+            return replace(states, step_size=pooled_step_sizes(np.log(step_size), self.group, np.ones(n, bool)))
 
     def searched(self, metric: MetricParameters, arguments: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
         """What the search for a step size gives for all chains; metric: that which they have."""
@@ -250,8 +250,10 @@ class Run:
         spent.begin(phase)
         runner.watch(checks.next if checks is not None else 0)
         try:
-            for counts, so_far in runner.run(inputs, transitions, leave, storage or MemoryStorage, resumed, reduction):
-                result = so_far
+            for counts, finished in runner.run(
+                inputs, transitions, leave, storage or MemoryStorage, resumed, reduction
+            ):
+                result = finished
                 if keeper is not None:
                     keeper.goes_on = False
                 spent.counts[phase] = counts_before + counts
@@ -259,15 +261,15 @@ class Run:
                 spent.note(phase)
                 self.progress(spent.report(place, chains, counts, checks))
                 self.stop.check()
-                if keeper is not None and so_far is None and keeper.due():
+                if keeper is not None and finished is None and keeper.due():
                     self.keep(runner)
                 if checks is not None and (ended := checks.look(runner, counts, time.perf_counter() - start)):
-                    left = runner.interrupted()
-                    assert left is not None, "it has draws"
+                    interrupted = runner.interrupted()
+                    assert interrupted is not None, "it has draws"
                     spent.seconds[phase] = seconds_before + time.perf_counter() - start  # with the last look
                     spent.note(phase)
                     self.progress(spent.report(place, chains, counts, checks))
-                    return ended.of(left.result)
+                    return ended.of(interrupted.result)
         except UnboundedDensity as met:
             raise UnboundedDensityError(self.model, met.chain, met.position, phase) from met
         except Exception as error:
@@ -331,13 +333,13 @@ class Run:
 
     def reduced(self, runner: Runner, result: ChainResult, states: ChainStates, reduction: Reduction) -> ReducedWindow:
         """A window's result, reduced; states: those before it."""
-        found = runner.reduced()
-        if found is None:  # its draws are here
-            found = reduce_window(result, states.position, reduction, self.evaluated)
-        if (drawn := found.drawn) is not None:
-            more = Counts(useful_gradients=drawn.useful, executed_gradients=drawn.evaluated)
-            self.spent.counts["warmup"] += more
-        return found
+        window = runner.reduced()
+        if window is None:  # its draws are here
+            window = reduce_window(result, states.position, reduction, self.evaluated)
+        if (drawn := window.drawn) is not None:
+            counts = Counts(useful_gradients=drawn.useful, executed_gradients=drawn.evaluated)
+            self.spent.counts["warmup"] += counts
+        return window
 
     def evaluated(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log-density and gradient of all chains, at positions [chains, dimension]."""
@@ -355,27 +357,27 @@ class Run:
             self.enter(runner, place)
             self.stop.hold()
             inputs = self.inputs(states, draws, False)
-            made = np.full_like(inputs.done, place.earlier)
-            inputs = inputs._replace(done=made, first_row=made)
+            earlier = np.full_like(inputs.done, place.earlier)
+            inputs = inputs._replace(done=earlier, first_row=earlier)
             result = self.stretch(
                 runner, inputs, draws, "sampling", draws, before=0, checks=self.checks, storage=self.storage
             )
             return self.drawn(place, runner, result)
         except KeyboardInterrupt:
-            left = runner.interrupted()
+            interrupted = runner.interrupted()
             self.keep(runner, ends=True)
             return (
                 self.nothing_drawn(states, runner)
-                if left is None
-                else self.drawn(place, runner, left.result, left.begun)
+                if interrupted is None
+                else self.drawn(place, runner, interrupted.result, interrupted.begun)
             )
         except Exception as error:
             draws_so_far = None
             with suppress(Exception):  # the first error is reported
-                left = runner.interrupted()
+                interrupted = runner.interrupted()
                 self.keep(runner, ends=True)
-                if left is not None and (left.result.done > place.earlier).any():
-                    draws_so_far = self.drawn(place, runner, left.result, left.begun)
+                if interrupted is not None and (interrupted.result.done > place.earlier).any():
+                    draws_so_far = self.drawn(place, runner, interrupted.result, interrupted.begun)
             if draws_so_far is None:
                 raise
             raise RunFailed(error, draws_so_far) from error
@@ -397,7 +399,7 @@ class Run:
         )
 
     def nothing_drawn(self, states: ChainStates, runner: Runner | None) -> Draws:
-        """The same of a run that was interrupted before its first draw."""
+        """The result object of a run that was interrupted before its first draw."""
         chains, draws, dimension = self.sampler.chain_count, self.sampler.draws, self.model.dimension
         records = {name: np.zeros((chains, draws), "float64") for name in Record._fields}
         records["diverging"] = np.zeros((chains, draws), bool)
@@ -415,7 +417,7 @@ class Run:
         warmup: WarmupReport,
         begun: NDArray[np.bool_] | None,
     ) -> Draws:
-        """From records [chains, draws, ...]. begun None: the run came to its end."""
+        """The result object from records [chains, draws, ...]. begun None: the run came to its end."""
         sampler = self.sampler
         counts = self.spent.counts["warmup"] + self.spent.counts["sampling"]
         return Draws(

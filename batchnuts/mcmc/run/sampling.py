@@ -144,22 +144,22 @@ class Beginning:
     tuning: Tuning | None
     spent: Spent
     proposals: Proposals | None = None
-    """None: as the settings say."""
+    """The starts that are proposed; None: as the settings say."""
     checked: Checked | None = None
-    """Where the model was checked already."""
+    """The result of a check of the model, if it was made already."""
 
 
 def _begin(
     model: Model, sampler: SamplerSettings, execution: ExecutionSettings, content: Content, streamed: bool
 ) -> Beginning:
     """The beginning of a new run."""
-    tuning, began = read_tuning(model, sampler), time.perf_counter()
+    tuning, start = read_tuning(model, sampler), time.perf_counter()
     chains, reason, checked = sampler.chains, "", None
     if chains == "auto":
         choice = choose_by_time(model, sampler, execution, content=content, streamed=streamed)
         chains, reason, checked = choice.chains, choice.reason, choice.checked
     spent = Spent()
-    spent.seconds["compile"] += time.perf_counter() - began
+    spent.seconds["compile"] += time.perf_counter() - start
     return Beginning(chains, reason, tuning, spent, checked=checked)
 
 
@@ -173,7 +173,7 @@ def _go_on(model: Model, saved: SavedRun) -> Beginning:
 
 
 def _always(position: NDArray[Any], attempt: int) -> NDArray[Any]:
-    """See Proposals."""
+    """Propose the same position at every attempt."""
     return position
 
 
@@ -185,10 +185,10 @@ def _phases(run: Run, proposals: Proposals) -> Draws:
         place: InWarmup | InDraws | None = None
     else:
         place, states = saved.place, saved.place.states
-        found = run.evaluated(states.position)
-        require_same_density(saved, found)
+        values = run.evaluated(states.position)
+        require_same_density(saved, values)
         if np.isnan(states.gradient).all():  # chains had gone beyond what was kept
-            place = replace(place, states=replace(states, gradient=found[1]))
+            place = replace(place, states=replace(states, gradient=values[1]))
         run.use(states.metric)
     runner: Runner | None = None
     try:

@@ -29,7 +29,7 @@ class Spent:
         self.history.add(Row(phase, seconds, counts.transitions, *gradients, counts.divergences))
 
     def begin(self, phase: RunPhase) -> None:
-        """The same where nothing is known of the phase yet: from here on its speed is measured."""
+        """Note the beginning of a phase that the history does not have yet: from here on its speed is measured."""
         if all(row.phase != phase for row in self.history.rows):
             self.note(phase)
 
@@ -38,11 +38,11 @@ class Spent:
 
         place: what does not change in the stretch; done (before it) and total are of each chain.
         """
-        seconds, so_far, pace = self.seconds[place.phase], self.counts[place.phase], self.paces[place.phase]
+        seconds, phase_counts, pace = self.seconds[place.phase], self.counts[place.phase], self.paces[place.phase]
         slowest = place.done + counts.complete
         pace.note(seconds, slowest)
         if checks is not None:
-            remaining = checks.remaining(pace.seconds_to, seconds, so_far.useful_gradients)
+            remaining = checks.remaining(pace.seconds_to, seconds, phase_counts.useful_gradients)
             place = replace(place, until=checks.conditions, missing=(checks.last.missing,) * bool(checks.last.missing))
         else:
             remaining = pace.seconds_to(place.total) if place.total else None
@@ -51,9 +51,9 @@ class Spent:
             done=place.done * chains + counts.transitions,
             total=place.total * chains,
             elapsed=seconds,
-            useful_gradients=so_far.useful_gradients,
-            utilization=so_far.utilization,
-            divergences=so_far.divergences,
+            useful_gradients=phase_counts.useful_gradients,
+            utilization=phase_counts.utilization,
+            divergences=phase_counts.divergences,
             chains=chains,
             slowest=slowest,
             median=place.done + counts.median,

@@ -59,7 +59,7 @@ class MakeStorage(Protocol):
     """Makes the storage of a stretch; called again where the stretch begins again with deeper stacks."""
 
     def __call__(self, like: Record, chains: int, transitions: int, room: int | None = None) -> Storage:
-        """For records like these [lanes, rows, ...] of `chains` chains, which make at most so many transitions.
+        """Make it for records like these [lanes, rows, ...] of `chains` chains, which make at most so many transitions.
 
         room: of how many it is likely at first (None: of all).
         """
@@ -69,4 +69,4 @@ class Stream(Protocol):
     """Where the draws of a run go while they are made."""
 
     def begin(self, sampler: SamplerSettings, execution: ExecutionSettings) -> MakeStorage:
-        """For the draws of a run with these settings, the numbers of chains and the backend decided."""
+        """What makes storages for a run with these settings, the numbers of chains and the backend decided."""

@@ -12,13 +12,13 @@ from batchnuts.mcmc.kernel.chain_program import Record
 from batchnuts.mcmc.storage.place import STATE, Place
 
 DIVERGENCES = f"{STATE}/divergences"
-"""Where they are in a store until its run ends, whoever has found them."""
+"""The folder of a store that has them until its run ends, whoever has found them."""
 
 
-def put_divergences(place: Place, name: str, found: dict[str, NDArray[Any]]) -> None:
+def put_divergences(place: Place, name: str, divergences: dict[str, NDArray[Any]]) -> None:
     """Keep what `divergences_of_block` gives. Raises OSError."""
     file = io.BytesIO()
-    np.savez(file, allow_pickle=False, **found)
+    np.savez(file, allow_pickle=False, **divergences)
     place.put(f"{DIVERGENCES}/{name}.npz", file.getvalue())
 
 

@@ -18,10 +18,10 @@ from batchnuts.mcmc.storage.history import History
 from batchnuts.settings.schema import in_words
 
 RunPhase = Literal["compile", "warmup", "sampling"]
-"""Those of a run, in their order; each has its time in the file."""
+"""The phases of a run, in their order; each has its time in the file."""
 
 Phase = Literal["start", RunPhase, "saving", "diagnostics"]
-"""Those of the command line, in their order: `start` imports libraries and builds the model."""
+"""The phases of the command line, in their order: `start` imports libraries and builds the model."""
 
 RUN_PHASES: tuple[RunPhase, ...] = get_args(RunPhase)
 
@@ -71,7 +71,7 @@ class Progress:
         return self.total // self.chains if self.chains else 0
 
     def as_dict(self) -> dict[str, Any]:
-        """The same for programs, as in the lines of `python -m batchnuts.sample --json`.
+        """The progress for programs, as in the lines of `python -m batchnuts.sample --json`.
 
         Of strings, numbers, booleans, None (not known), lists and dicts; docs/progress.md says what each key means.
         """
@@ -97,12 +97,12 @@ class Progress:
             "eta_seconds": None if self.remaining is None else round(self.remaining, 3),
             "missing": list(self.missing),
             "until": {
-                one.name: {
-                    "found": one.found if math.isfinite(one.found) else None,
-                    "wanted": one.wanted,
-                    "met": one.met,
+                condition.name: {
+                    "found": condition.found if math.isfinite(condition.found) else None,
+                    "wanted": condition.wanted,
+                    "met": condition.met,
                 }
-                for one in self.until
+                for condition in self.until
             },
         }
 
@@ -138,7 +138,7 @@ class WindowTuning:
     """What a window of warmup came to, which the next one started with, or the draws."""
 
     transitions: int
-    """That each chain had made by then."""
+    """Transitions that each chain had made by then."""
     step_size: NDArray[np.float64]
     """[3]: the lowest, the median and the highest of all chains, which are one where step sizes are pooled."""
     variance: NDArray[np.float64]
@@ -224,8 +224,8 @@ class Draws:
 
     def rectangle(self, array: NDArray[Any]) -> NDArray[Any]:
         """What each of `chains` has of an array [chains, draws, ...]: [chains that had begun, complete, ...]."""
-        whole = len(self.chains) == len(array)
-        return array[:, : self.complete] if whole else array[self.chains, : self.complete]
+        of_all_chains = len(self.chains) == len(array)
+        return array[:, : self.complete] if of_all_chains else array[self.chains, : self.complete]
 
     def what_there_is(self, kept: bool = True) -> str:
         """The draws of a run that ended early, in words, by group of the output. kept: False: there is a summary."""
@@ -233,8 +233,8 @@ class Draws:
         if not kept:
             if not self.complete:
                 return "not every chain has a draw yet, so there is no summary"
-            made = f"the first {self.complete} of {self.settings.draws} draws"
-            return f"a summary of {made} of each of {in_words(chains, 'chain')}"
+            first_draws = f"the first {self.complete} of {self.settings.draws} draws"
+            return f"a summary of {first_draws} of each of {in_words(chains, 'chain')}"
         further = int(self.done.sum()) - self.complete * chains
         if not self.complete:
             some = int((self.done > 0).sum())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def read_groups(path: str, names: Sequence[str], key: str) -> dict[str, xarray.Dataset]:
-    """Those of the named groups that the file, or Zarr store, has, in memory.
+    """Read those of the named groups that the file, or Zarr store, has, into memory.
 
     key: the setting that names the file. Raises SettingsError for a file that cannot be read, or has none of them.
     """

@@ -52,7 +52,7 @@ class HistoryKeeper:
     """Reports since the last row."""
 
     def add(self, row: Row) -> None:
-        """One more; `seconds` at least that of the one before."""
+        """Take one more row; its `seconds` are at least those of the one before."""
         begins = not self.rows or row.phase != self.rows[-1].phase
         self.since += 1
         if self.since < self.every and not begins:
@@ -73,12 +73,12 @@ class HistoryKeeper:
 
     @classmethod
     def of(cls, columns: Mapping[str, NDArray[Any]]) -> HistoryKeeper:
-        """One that goes on from rows that were kept, by the names of their fields."""
+        """Make one that goes on from rows that were kept, by the names of their fields."""
         return cls([Row(*row) for row in zip(*(columns[name].tolist() for name in Row._fields), strict=True)])
 
     @property
     def seconds(self) -> float:
-        """That the run had taken at the last report."""
+        """The seconds that the run had taken at the last report."""
         last = self.latest or (self.rows[-1] if self.rows else None)
         return 0.0 if last is None else last.seconds
 

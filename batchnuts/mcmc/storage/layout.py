@@ -22,12 +22,12 @@ Entry = tuple[tuple[str, ...], NDArray[Any], dict[str, Any]]
 """Dimensions, values and attributes of a variable, as xarray takes them."""
 
 Entries = dict[str, Entry]
-"""By name: the variables of a group."""
+"""The variables of a group, by name."""
 
 SAMPLES = ("chain", "draw")
 
 GROUP_OF_FUNCTION = {"generated": "posterior", "log_likelihood": "log_likelihood", "predictive": "posterior_predictive"}
-"""Where what a function gives is put."""
+"""The group into which what a function gives is put."""
 
 
 class Layout:
@@ -58,16 +58,16 @@ class Layout:
         rows]; those that are not saved are left out. Where a function of the model fails, its groups are left out,
         with a line on stderr.
         """
-        kept = self.content.kept(draws)
-        if not kept.all():
-            position, draws = position[:, kept], draws[kept]
-            stats = {name: array[:, kept] for name, array in stats.items()}
-        found = self._computed(position, chains, draws)
-        own = self.values(position) if self.model.reports_variables or "posterior" not in found else {}
+        saved = self.content.kept(draws)
+        if not saved.all():
+            position, draws = position[:, saved], draws[saved]
+            stats = {name: array[:, saved] for name, array in stats.items()}
+        computed = self._computed(position, chains, draws)
+        own = self.values(position) if self.model.reports_variables or "posterior" not in computed else {}
         groups: dict[str, Entries] = {
-            "posterior": own | found.pop("posterior", {}),
+            "posterior": own | computed.pop("posterior", {}),
             "sample_stats": {name: (SAMPLES, array, {}) for name, array in stats.items()},
-            **found,
+            **computed,
         }
         if self.content.unconstrained:
             groups["unconstrained_posterior"] = self._cast(_free(position, self.model))
@@ -81,24 +81,25 @@ class Layout:
         draws: NDArray[np.int64],
     ) -> Entries:
         """The group `unfinished` of such a block: NaN where a chain has made no more than `done` [n] draws."""
-        kept = self.content.kept(draws)
-        missing = draws[None, kept] >= done[:, None]
-        made = np.where(missing[:, :, None], np.nan, position[:, kept]).astype(position.dtype)
-        entries = self.values(made)
+        saved = self.content.kept(draws)
+        missing = draws[None, saved] >= done[:, None]
+        valid_position = np.where(missing[:, :, None], np.nan, position[:, saved]).astype(position.dtype)
+        entries = self.values(valid_position)
         for name, array in stats.items():
-            values = np.where(missing, np.nan, array[:, kept].astype(np.float64))
+            values = np.where(missing, np.nan, array[:, saved].astype(np.float64))
             # A parameter may have the name of a statistic; the file keeps both.
             entries[name if name not in entries else f"sample_stats_{name}"] = (SAMPLES, values, {})
         return entries
 
     def of_divergences(self, points: NDArray[Any]) -> Entries:
         """The values of what the model calls its variables, at both points [n, 2, dimension] of each divergence."""
-        found = {}
+        computed = {}
         if not self.model.reports_variables and points.size:
-            found = self._computed(points, np.zeros(len(points), np.int64), np.arange(points.shape[1]))
-        entries = found.get("posterior") or self.values(points)
+            computed = self._computed(points, np.zeros(len(points), np.int64), np.arange(points.shape[1]))
+        entries = computed.get("posterior") or self.values(points)
         return {
-            name: (("divergence", "point", *dims[2:]), array, given) for name, (dims, array, given) in entries.items()
+            name: (("divergence", "point", *dims[2:]), array, attributes)
+            for name, (dims, array, attributes) in entries.items()
         }
 
     def of_prior(self) -> dict[str, Entries]:
@@ -106,10 +107,10 @@ class Layout:
         quantities = self._quantities
         if quantities is None or self.model.prior is None:
             return {}
-        found = self._tried(lambda: quantities.of_prior(PRIOR_DRAWS))
-        if found is None:
+        drawn = self._tried(lambda: quantities.of_prior(PRIOR_DRAWS))
+        if drawn is None:
             return {}
-        values, computed = found
+        values, computed = drawn
         own = values if self.model.reports_variables else {}
         others = {k: v for k, v in computed.get("generated", {}).items() if k not in self.model.of_data}
         groups = {"prior": self._chosen(self._entries({**own, **others}, (1, PRIOR_DRAWS)))}
@@ -137,7 +138,7 @@ class Layout:
     def _computed(
         self, position: NDArray[Any], chains: NDArray[np.int64], draws: NDArray[np.int64]
     ) -> dict[str, Entries]:
-        """By group: what the model's functions make of positions [chain, draw, dimension]."""
+        """What the model's functions make of positions [chain, draw, dimension], by group."""
         quantities = self._quantities
         if quantities is None or not position.size:
             return {}
@@ -151,7 +152,7 @@ class Layout:
         return groups
 
     def _tried(self, compute: Callable[[], Any]) -> Any:
-        """What it gives; None, from now on, where a function of the model fails."""
+        """The result of `compute`; None, from now on, where a function of the model fails."""
         try:
             return compute()
         except (ModelError, MemoryError, LeftOutError) as error:
@@ -162,7 +163,7 @@ class Layout:
             return None
 
     def _entries(self, arrays: Arrays, shape: tuple[int, ...], attributes: dict[str, Any] | None = None) -> Entries:
-        """Of arrays [chains * draws, ...], in the order of the model's `dims`."""
+        """The entries of arrays [chains * draws, ...], in the order of the model's `dims`."""
         ordered = sorted(arrays.items(), key=lambda item: self._order.get(item[0], len(self._order)))
         return self._cast(
             {
@@ -176,7 +177,9 @@ class Layout:
         )
 
     def _cast(self, entries: Entries) -> Entries:
-        return {name: (dims, self.content.cast(array), given) for name, (dims, array, given) in entries.items()}
+        return {
+            name: (dims, self.content.cast(array), attributes) for name, (dims, array, attributes) in entries.items()
+        }
 
     def _chosen(self, entries: Entries) -> Entries:
         return {name: entry for name, entry in entries.items() if self.content.has(name)}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.files.sealed_file import CheckpointError, read_arrays, write_arrays
@@ -18,7 +19,7 @@ PART = "expected a part of a checkpoint of batchnuts"
 
 
 class LoggedStorage(MemoryStorage):
-    """See MemoryStorage; `flush` writes what no file has yet to another one in `folder`.
+    """A MemoryStorage whose `flush` writes the records that are in no file yet to a new one in `folder`.
 
     parts: the names of files of the same stretch, in order, that `resume` reads.
     """
@@ -39,8 +40,9 @@ class LoggedStorage(MemoryStorage):
         self.logged: NDArray[np.int64] = np.zeros(chains, np.int64)
         """[chains]: transitions of each that are in files."""
 
+    @override
     def flush(self) -> None:
-        """See Storage. Raises OSError where the file cannot be written; then none has been."""
+        """Raises OSError where the file cannot be written; then none has been."""
         first, last = self.logged, self.recorded.copy()
         if (last == first).all():
             return
@@ -52,8 +54,9 @@ class LoggedStorage(MemoryStorage):
         self.parts.append(name)
         self.logged = last
 
+    @override
     def resume(self, recorded: NDArray[np.int64]) -> None:
-        """See Storage. Raises CheckpointError for files that are missing, damaged, or not of this stretch."""
+        """Raises CheckpointError for files that are missing, damaged, or not of this stretch."""
         for name in self.parts:
             path = self.folder / name
             arrays = read_arrays(path, PART)
@@ -75,13 +78,13 @@ class LoggedStorage(MemoryStorage):
 
     def _put(self, arrays: dict[str, NDArray[np.generic]], first: NDArray[np.int64], last: NDArray[np.int64]) -> bool:
         """Place the transitions [first, last) of each chain, whose rows follow one another; whether they fit."""
-        wanted = {name: array for name, array in self.like._asdict().items() if not isinstance(array, tuple)}
+        expected = {name: array for name, array in self.like._asdict().items() if not isinstance(array, tuple)}
         rows = int((last - first).sum())
-        same = arrays.keys() == wanted.keys() and all(
+        fits = arrays.keys() == expected.keys() and all(
             arrays[name].dtype == like.dtype and arrays[name].shape == (rows, *like.shape[2:])
-            for name, like in wanted.items()
+            for name, like in expected.items()
         )
-        if not same:
+        if not fits:
             return False
         self.make_room(int(last.max(initial=0)))
         ends = np.cumsum(last - first)

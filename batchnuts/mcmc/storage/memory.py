@@ -6,13 +6,15 @@ import threading
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.kernel.chain_program import Record
+from batchnuts.mcmc.storage.contract import Storage
 
 
-class MemoryStorage:
-    """See Storage. `like`: a chunk's records [lanes, rows, ...], which gives dtypes and shapes.
+class MemoryStorage(Storage):
+    """A Storage in memory. `like`: a chunk's records [lanes, rows, ...], which gives dtypes and shapes.
 
     room: for how many of the stretch's `transitions` there is room at first (None: all). Later room is as large as all
     before it together: no record is copied while others are written, and not much more is reserved than is used.
@@ -27,7 +29,7 @@ class MemoryStorage:
         self.blocks: list[tuple[int, Record]] = []
         """Arrays [chains, rows, ...] with the transition of their first row; only the last one may be empty."""
         self.rows = 0
-        """Of all blocks."""
+        """The rows of all blocks together."""
         self.recorded: NDArray[np.int64] = np.zeros(chains, np.int64)
         """[chains]: transitions of each."""
         self._add(min(room or transitions, transitions))
@@ -37,6 +39,7 @@ class MemoryStorage:
         self.blocks.append((self.rows, empty))
         self.rows += rows
 
+    @override
     def record(
         self,
         chains: NDArray[np.int64],
@@ -45,7 +48,6 @@ class MemoryStorage:
         last: NDArray[np.int64],
         records: Record,
     ) -> None:
-        """See Storage."""
         self.make_room(int(last.max(initial=0)))
         for start, block in self.blocks:
             # the first block takes what was recorded from the start on in one go, with rows after the last, which are
@@ -54,36 +56,38 @@ class MemoryStorage:
             size = block.lp.shape[1]
             low, high = np.maximum(first, start), np.minimum(last, start + size)
             singly = np.flatnonzero(~from_start & (low < high))
-            for to, there in zip(block, records):
-                if isinstance(to, tuple):  # not asked for
+            for target, source in zip(block, records):
+                if isinstance(target, tuple):  # not asked for
                     continue
-                rows = min(size, there.shape[1])
-                to[chains[from_start], :rows] = there[lanes[from_start], :rows]
+                rows = min(size, source.shape[1])
+                target[chains[from_start], :rows] = source[lanes[from_start], :rows]
                 for i in singly:
-                    taken = there[lanes[i], low[i] - first[i] : high[i] - first[i]]
-                    to[chains[i], low[i] - start : high[i] - start] = taken
+                    part = source[lanes[i], low[i] - first[i] : high[i] - first[i]]
+                    target[chains[i], low[i] - start : high[i] - start] = part
         self.recorded[chains] = last
 
     def make_room(self, transitions: int) -> None:
-        """For the first `transitions` of every chain."""
+        """Make room for the first `transitions` of every chain."""
         with self.lock:
             while self.rows < transitions:
                 self._add(min(self.rows, self.transitions - self.rows))
 
+    @override
     def flush(self) -> None:
-        """See Storage: there is no other place."""
+        """Do nothing: there is no disk."""
 
+    @override
     def resume(self, recorded: NDArray[np.int64]) -> None:
-        """See Storage: nothing is kept of an earlier process. Raises ValueError unless nothing had been recorded."""
+        """Raises ValueError unless nothing had been recorded: records do not outlive their process."""
         if recorded.any():
             raise ValueError("records in memory do not outlive their process")
 
+    @override
     def first(self, transitions: int) -> Record:
-        """See Storage."""
         return self._joined([(start, block) for start, block in self.blocks if start < transitions], transitions)
 
+    @override
     def finalize(self) -> Record:
-        """See Storage."""
         return self._joined(self.blocks, self.rows)
 
     def _joined(self, blocks: list[tuple[int, Record]], rows: int) -> Record:

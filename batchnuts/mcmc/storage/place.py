@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from batchnuts.files.saving import OutputError, reason_of
 from batchnuts.files.url import OutputLocation
 from batchnuts.process.atomic import replacing, synchronize
@@ -41,14 +43,14 @@ class Place(ABC):
 
     @abstractmethod
     def read(self, key: str) -> bytes | None:
-        """None where there is nothing."""
+        """The content of a key; None where there is nothing."""
 
     @abstractmethod
     def put(self, key: str, data: Any) -> None:
-        """data: an object with the buffer interface."""
+        """Put a content in the place of a key. data: an object with the buffer interface."""
 
     def put_all(self, items: Mapping[str, bytes]) -> None:
-        """Several, in any order."""
+        """Put the contents of several keys, in any order."""
         for key, data in items.items():
             self.put(key, data)
 
@@ -58,19 +60,19 @@ class Place(ABC):
 
     @abstractmethod
     def keys(self, prefix: str) -> list[str]:
-        """All below `prefix/`, but for what is being put."""
+        """All keys below `prefix/`, but for what is being put."""
 
     @abstractmethod
     def delete(self, keys: Iterable[str], *, folders: bool = False) -> None:
-        """Those of them that are there. folders: whether those that have become empty go, too."""
+        """Delete those of the keys that are there. folders: whether folders that have become empty go, too."""
 
     @abstractmethod
     def remove(self, prefix: str) -> None:
-        """All below `prefix/`."""
+        """Delete all below `prefix/`."""
 
     @abstractmethod
     def folders(self) -> list[str]:
-        """Names of what has further keys below it."""
+        """The names of what has further keys below it."""
 
     @abstractmethod
     def sweep(self) -> None:
@@ -114,33 +116,33 @@ class LocalPlace(Place):
         self.location = self.path = path
         self.state = path / STATE
 
+    @override
     def read(self, key: str) -> bytes | None:
-        """See Place."""
         try:
             return (self.path / key).read_bytes()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
 
+    @override
     def put(self, key: str, data: Any) -> None:
-        """See Place."""
         path = self.path / key
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(data)
 
+    @override
     def exists(self, key: str) -> bool:
-        """See Place."""
         return (self.path / key).exists()
 
+    @override
     def keys(self, prefix: str) -> list[str]:
-        """See Place."""
         return [path.relative_to(self.path).as_posix() for path in self._files(prefix) if not is_temporary(path.name)]
 
     def _files(self, prefix: str) -> Iterator[Path]:
         return (path for path in (self.path / prefix).rglob("*") if path.is_file())
 
+    @override
     def delete(self, keys: Iterable[str], *, folders: bool = False) -> None:
-        """See Place."""
         parents = set()
         for key in keys:
             path = self.path / key
@@ -151,38 +153,39 @@ class LocalPlace(Place):
             with suppress(OSError):  # others are in it
                 (self.path / parent).rmdir()
 
+    @override
     def remove(self, prefix: str) -> None:
-        """See Place."""
         shutil.rmtree(self.path / prefix, ignore_errors=True)
 
+    @override
     def folders(self) -> list[str]:
-        """See Place."""
         return [path.name for path in self.path.iterdir() if path.is_dir()]
 
+    @override
     def sweep(self) -> None:
-        """See Place."""
         for path in list(self._files("")):
             if is_temporary(path.name):
                 path.unlink(missing_ok=True)
 
+    @override
     def sync(self, keys: Collection[str]) -> None:
-        """See Place."""
         paths = [self.path / key for key in keys]
         for path in (*paths, *{path.parent for path in paths}):
             if path.exists():  # a group may have been taken out
                 synchronize(path)
 
+    @override
     def make(self) -> None:
-        """See Place."""
         self.path.mkdir()
         self.state.mkdir()
 
+    @override
     def is_own(self) -> bool:
-        """See Place: its state is in it."""
-        return self.state.exists()
+        return self.state.exists()  # it is in the store
 
+    @override
     def remove_store(self) -> None:
-        """See Place. A file is deleted, too."""
+        """Deletes a file that is there, too."""
         path = self.path
         if not os.path.lexists(path):
             return
@@ -191,16 +194,16 @@ class LocalPlace(Place):
                 raise OutputError(
                     f"{path} is a folder, and no Zarr store: it is not replaced. Set another output.path."
                 )
-            gone = path.with_name(f".{path.name}.deleted")
-            shutil.rmtree(gone, ignore_errors=True)
-            path.rename(gone)  # no half of a store is seen
+            moved = path.with_name(f".{path.name}.deleted")
+            shutil.rmtree(moved, ignore_errors=True)
+            path.rename(moved)  # no half of a store is seen
             with suppress(OSError):
-                shutil.rmtree(gone)
+                shutil.rmtree(moved)
         else:
             path.unlink()
 
+    @override
     def discard(self) -> None:
-        """See Place."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
@@ -233,7 +236,7 @@ def sizes_there(place: Place, group: str) -> tuple[int, int]:
 
 
 def failed_to_write(place: Place, error: OSError, length: int = 0) -> OutputError:
-    """What to say of it. length: draws of each chain that are there, should it not be reached any longer."""
+    """The error to raise for it. length: draws of each chain that are there, should it not be reached any longer."""
     with suppress(OSError):
         _, length = sizes_there(place, "posterior")
     saved = f"{length} draws of each chain are in it, and can be read" if length else "no draw is in it"

@@ -14,7 +14,7 @@ from batchnuts.mcmc.storage.place import METADATA, LocalPlace, Place
 
 
 class PlaceStore(Store):
-    """What is at a place."""
+    """A place as a store of Zarr."""
 
     supports_writes: bool = True
     supports_deletes: bool = True
@@ -38,10 +38,10 @@ class PlaceStore(Store):
         return PlaceStore(self.place, read_only=read_only)
 
     def _read(self, key: str, prototype: BufferPrototype | None, part: ByteRequest | None) -> Buffer | None:
-        there = self.place.read(key)
-        if there is None:
+        content = self.place.read(key)
+        if content is None:
             return None
-        return (prototype or default_buffer_prototype()).buffer.from_bytes(_part(there, part))
+        return (prototype or default_buffer_prototype()).buffer.from_bytes(_part(content, part))
 
     def _write(self, key: str, value: Buffer) -> None:
         self._check_writable()
@@ -106,7 +106,7 @@ class ChunkStore(PlaceStore):
     def __init__(self, place: Place, *, read_only: bool = False, other: ChunkStore | None = None) -> None:
         super().__init__(place, read_only=read_only)
         self.metadata: dict[str, bytes] = {} if other is None else other.metadata
-        """By key."""
+        """Metadata by key."""
         self.written: set[str] = set() if other is None else other.written
         """Keys of chunks since it was emptied."""
 
@@ -118,8 +118,8 @@ class ChunkStore(PlaceStore):
     def _read(self, key: str, prototype: BufferPrototype | None, part: ByteRequest | None) -> Buffer | None:
         if not _is_metadata(key):
             return super()._read(key, prototype, part)
-        there = self.metadata.get(key)
-        return None if there is None else (prototype or default_buffer_prototype()).buffer.from_bytes(there)
+        text = self.metadata.get(key)
+        return None if text is None else (prototype or default_buffer_prototype()).buffer.from_bytes(text)
 
     @override
     def _write(self, key: str, value: Buffer) -> None:
@@ -147,15 +147,15 @@ class LocalChunkStore(ChunkStore):
     def get_sync(
         self, key: str, *, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """See zarr's SupportsGetSync."""
+        """Read a key, as zarr's SupportsGetSync asks for."""
         return self._read(key, prototype, byte_range)
 
     def set_sync(self, key: str, value: Buffer) -> None:
-        """See zarr's SupportsSetSync."""
+        """Write a key, as zarr's SupportsSetSync asks for."""
         self._write(key, value)
 
     def delete_sync(self, key: str) -> None:
-        """See zarr's SupportsDeleteSync."""
+        """Delete a key, as zarr's SupportsDeleteSync asks for."""
         self.place.delete([key])
 
 

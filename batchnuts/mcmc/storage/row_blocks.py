@@ -59,7 +59,7 @@ class RowBlocks:
         self.in_memory: OrderedDict[int, RowBlock] = OrderedDict()
         """Least recently used first."""
         self.filed: dict[int, int] = {}
-        """By number: how many rows of the block in a file are filled."""
+        """How many rows of a block in a file are filled, by the block's number."""
         self.last: tuple[int, RowBlock] | None = None
         """The last block of the stretch once it is complete, if it is shorter: a run that goes on after it has this
         block again, and so does a stretch of more transitions."""

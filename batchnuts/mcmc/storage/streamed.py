@@ -19,12 +19,14 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.files.saving import OutputError, reason_of
 from batchnuts.files.sealed_file import CheckpointError, read_arrays, write_arrays
 from batchnuts.mcmc.kernel.chain_program import Record
 from batchnuts.mcmc.statistics.chain_means import ChainMeans
+from batchnuts.mcmc.storage.contract import Storage
 from batchnuts.mcmc.storage.logged import PART, LoggedStorage
 from batchnuts.mcmc.storage.row_blocks import RowBlock, RowBlocks
 from batchnuts.process.atomic import synchronize
@@ -46,8 +48,8 @@ SHARE = 20
 """A block has at most one in so many draws of the run, so that a run can be looked at on its way."""
 
 SMALL_SHARE, SMALL_BLOCK = 4, 250_000
-"""The same of a small run, whose blocks would have fewer bytes: each is a file for each variable, and these take longer
-than what is in them."""
+"""The share and bytes of a small run, whose blocks would have fewer bytes: each is a file for each variable, and
+these take longer than what is in them."""
 
 
 class Sink(Protocol):
@@ -77,8 +79,9 @@ def rows_of_block(like: Record, chains: int, transitions: int, multiple: int = 1
     return -(-rows // multiple) * multiple
 
 
-class StreamedStorage:
-    """See Storage. rows: of a block. folder: for blocks that do not fit into memory, and for what `flush` saves.
+class StreamedStorage(Storage):
+    """A Storage that passes blocks on to a sink. rows: of a block. folder: for blocks that do not fit into memory, and
+    for what `flush` saves.
 
     remember: whether all records are kept in memory besides, for `first`. room: for that, see MakeStorage.
     """
@@ -104,7 +107,7 @@ class StreamedStorage:
         self._pages.mkdir(parents=True)
         self.blocks = RowBlocks(like, chains, transitions, rows, IN_MEMORY, self._pages)
         self.means = ChainMeans(chains, like.position.shape[2], like.position.dtype, like.step_size.dtype)
-        """Of everything that was recorded."""
+        """The means of everything that was recorded."""
         self.memory = None
         if remember:
             (folder / "memory").mkdir(exist_ok=True)
@@ -112,13 +115,13 @@ class StreamedStorage:
         self.recorded: NDArray[np.int64] = np.zeros(chains, np.int64)
         """[chains]: transitions of each."""
         self.written = 0
-        """Blocks, all complete."""
+        """The number of blocks that were written, all complete."""
         self.waiting: deque[RowBlock] = deque()
         """The first one is being written."""
         self.previous: NDArray[np.floating] | None = None
         """[chains, dimension]: the last positions that were written."""
         self.failure: BaseException | None = None
-        """Of the writer's thread."""
+        """The error of the writer's thread."""
         self.closed = False
         self.changed = threading.Condition()
         """Guards all of the above; notified when the queue or what is written changes."""
@@ -133,6 +136,7 @@ class StreamedStorage:
 
     # ---- chunks' threads ---------------------------------------------------------------------------------------------
 
+    @override
     def record(
         self,
         chains: NDArray[np.int64],
@@ -141,8 +145,8 @@ class StreamedStorage:
         last: NDArray[np.int64],
         records: Record,
     ) -> None:
-        """See Storage. Waits while the queue is full; raises what the writer has failed with, and OutputError where a
-        block cannot be written to a file."""
+        """Waits while the queue is full; raises what the writer has failed with, and OutputError where a block cannot
+        be written to a file."""
         if self.memory is not None:
             self.memory.record(chains, lanes, first, last, records)
         try:
@@ -171,17 +175,20 @@ class StreamedStorage:
             self._add_to_means(chains, lanes, low - first, last - first, records)
             for number in range(int(low.min()) // self.rows, -(-int(last.max()) // self.rows)):
                 start = number * self.rows
-                to, until = np.maximum(low, start), np.minimum(last, start + self.rows)
-                count = np.maximum(until - to, 0)
+                begin, end = np.maximum(low, start), np.minimum(last, start + self.rows)
+                count = np.maximum(end - begin, 0)
                 if not count.any():
                     continue
                 block = self.blocks.get(number)
                 offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-                rows_there, rows_here = np.repeat(to - first, count) + offset, np.repeat(to - start, count) + offset
-                lanes_there, chains_here = np.repeat(lanes, count), np.repeat(chains, count)
-                for here, there in zip(block.records, records):
-                    if not isinstance(here, tuple):  # asked for
-                        here[chains_here, rows_here] = there[lanes_there, rows_there]
+                source_rows, target_rows = (
+                    np.repeat(begin - first, count) + offset,
+                    np.repeat(begin - start, count) + offset,
+                )
+                source_lanes, target_chains = np.repeat(lanes, count), np.repeat(chains, count)
+                for target, source in zip(block.records, records):
+                    if not isinstance(target, tuple):  # asked for
+                        target[target_chains, target_rows] = source[source_lanes, source_rows]
                 block.filled += int(count.sum())
                 if block.complete:
                     self._enqueue(self.blocks.take(number))
@@ -195,7 +202,7 @@ class StreamedStorage:
         high: NDArray[np.int64],
         records: Record,
     ) -> None:
-        """Rows [low, high) of these lanes."""
+        """Add the rows [low, high) of these lanes to the means."""
         fresh = low == 0
         if fresh.any():
             position, step_size = records.position[lanes[fresh]], records.step_size[lanes[fresh]]
@@ -258,16 +265,15 @@ class StreamedStorage:
             self.changed.notify_all()
         self.thread.join()
 
+    @override
     def flush(self) -> None:
-        """See Storage. What is in incomplete blocks is saved too, in files of their own.
-
-        Those of the flush before this one stay, since what is to be resumed may still refer to it.
-        """
+        # what is in incomplete blocks is saved too, in files of their own; those of the flush before this one stay,
+        # since what is to be resumed may still refer to it
         self.drain()
         self.sink.sync()
         with self.changed:
-            there = self._saved()
-            number = 1 + max(there, default=-1)
+            saved = self._saved()
+            number = 1 + max(saved, default=-1)
             making = self.folder / f".saved-{number}"
             shutil.rmtree(making, ignore_errors=True)
             making.mkdir()
@@ -283,15 +289,16 @@ class StreamedStorage:
                 synchronize(path)
             os.replace(making, self.folder / f"saved-{number}")
             synchronize(self.folder)
-            for old in there[:-1]:
+            for old in saved[:-1]:
                 shutil.rmtree(self.folder / f"saved-{old}", ignore_errors=True)
 
     def _saved(self) -> list[int]:
         """Numbers of what flushes have saved, in order."""
         return sorted(int(path.name.split("-")[1]) for path in self.folder.glob("saved-*"))
 
+    @override
     def resume(self, recorded: NDArray[np.int64]) -> None:
-        """See Storage. Raises CheckpointError where no flush has left this, or what it left is damaged."""
+        """Raises CheckpointError where no flush has left this, or what it left is damaged."""
         for number in reversed(self._saved()):
             folder = self.folder / f"saved-{number}"
             state = read_arrays(folder / "state.npz", PART)
@@ -309,14 +316,16 @@ class StreamedStorage:
             return
         raise CheckpointError(f"{self.folder} does not have the draws that the checkpoint names.")
 
+    @override
     def first(self, transitions: int) -> Record:
-        """See Storage: where all records are in memory besides."""
+        """Raises RuntimeError unless all records are kept in memory besides."""
         if self.memory is None:
             raise RuntimeError("records that were written are not read back")
         return self.memory.first(transitions)
 
+    @override
     def finalize(self) -> Record:
-        """See Storage: no records, arrays [chains, 0, ...]; they are where the sink has written them."""
+        """Gives no records, arrays [chains, 0, ...]: they are where the sink has written them."""
         self.drain()
         nothing: Record = map_leaves(lambda a: np.zeros((self.chains, 0, *a.shape[2:]), a.dtype), self.like)
         return nothing

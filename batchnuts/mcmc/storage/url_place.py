@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from typing_extensions import override
+
 from batchnuts.files.saving import OutputError
 from batchnuts.files.sealed_file import CheckpointError
 from batchnuts.files.url import OutputLocation, Url, folder_of
@@ -27,7 +29,7 @@ from batchnuts.mcmc.storage.place import (
     temporary_name,
 )
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 OBJECTS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "tos", "r2")
 """Protocols of object stores whose URLs begin with a bucket; all of them replace whole objects."""
@@ -45,7 +47,7 @@ PROBE = f"{STATE}/probe-"
 """The beginning of the keys that are put, and deleted, before a run."""
 
 OF_A_RUN = (CLAIM, PROBE, f"{STATE}/token", f"{STATE}/divergences/")
-"""What the keys of a run begin with that are needed until it ends."""
+"""The beginnings of the keys of a run that are needed until it ends."""
 
 
 class UrlError(OutputError, OSError):
@@ -88,56 +90,56 @@ class UrlPlace(Place):
 
     # ---- what is there -----------------------------------------------------------------------------------------------
 
+    @override
     def read(self, key: str) -> bytes | None:
-        """See Place."""
         with self._in_words():
             try:
                 return bytes(self.files.cat_file(self._at(key)))
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
                 return None
 
+    @override
     def exists(self, key: str) -> bool:
-        """See Place."""
         return self.read(key) is not None
 
+    @override
     def keys(self, prefix: str) -> list[str]:
-        """See Place."""
         with self._in_words():
             self.files.invalidate_cache()
             try:
-                found = self.files.find(self._at(prefix))
+                paths = self.files.find(self._at(prefix))
             except (FileNotFoundError, NotADirectoryError):
                 return []
             start = f"{self._at(prefix)}/"
-            there = [path for path in found if not is_temporary(path.rpartition("/")[2])]
-            return [self._key(path) for path in there if self._absolute(path).startswith(start)]
+            whole_files = [path for path in paths if not is_temporary(path.rpartition("/")[2])]
+            return [self._key(path) for path in whole_files if self._absolute(path).startswith(start)]
 
     def _absolute(self, path: str) -> str:
-        """Some systems leave the first slash out."""
+        """The path with the first slash, which some systems leave out."""
         return f"/{path}" if self.path.startswith("/") and not path.startswith("/") else path
 
     def _key(self, path: str) -> str:
         return self._absolute(path).removeprefix(f"{self.path}/")
 
     def _listed(self) -> list[Mapping[str, Any]]:
-        """What is directly in it; the place itself where that is a file."""
+        """The entries directly in the place; the place itself where that is a file."""
         with self._in_words():
             self.files.invalidate_cache()
             try:
-                found: list[Mapping[str, Any]] = self.files.ls(self.path, detail=True)
+                entries: list[Mapping[str, Any]] = self.files.ls(self.path, detail=True)
             except (FileNotFoundError, NotADirectoryError):
                 return []
-            return found
+            return entries
 
+    @override
     def folders(self) -> list[str]:
-        """See Place."""
-        found = [self._key(one["name"].rstrip("/")) for one in self._listed() if one["type"] == "directory"]
-        return [name for name in found if name and "/" not in name]
+        names = [self._key(entry["name"].rstrip("/")) for entry in self._listed() if entry["type"] == "directory"]
+        return [name for name in names if name and "/" not in name]
 
     # ---- what is put and deleted -------------------------------------------------------------------------------------
 
+    @override
     def put(self, key: str, data: Any) -> None:
-        """See Place."""
         with self._in_words():
             path = self._at(key)
             if not self.renames:
@@ -156,12 +158,12 @@ class UrlPlace(Place):
                     self.files.rm_file(temporary)
                 raise
 
+    @override
     def put_all(self, items: Mapping[str, bytes]) -> None:
-        """See Place."""
         self._all([partial(self.put, key, data) for key, data in items.items()])
 
+    @override
     def delete(self, keys: Iterable[str], *, folders: bool = False) -> None:
-        """See Place."""
         paths = [self._at(key) for key in keys]
         plain = [path for path in paths if not any(mark in path for mark in "*?[")]  # others would be patterns
         if len(plain) < 2:
@@ -179,35 +181,36 @@ class UrlPlace(Place):
         with self._in_words(), suppress(FileNotFoundError):
             self.files.rm_file(path)
 
+    @override
     def remove(self, prefix: str) -> None:
-        """See Place."""
         self.delete(self.keys(prefix))
         if self.renames:  # there are folders, which are empty now
             with suppress(Exception):
                 self.files.rm(self._at(prefix), recursive=True)
             self._made = {path for path in self._made if not f"{path}/".startswith(f"{self._at(prefix)}/")}
 
-    def _all(self, calls: list[Callable[[], Found]]) -> list[Found]:
-        """Their results; some at a time."""
+    def _all(self, calls: list[Callable[[], Result]]) -> list[Result]:
+        """The results of calls that are made some at a time."""
         if len(calls) < 2:
             return [call() for call in calls]
         if self._pool is None:
             self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="batchnuts-url")
         under_way = [self._pool.submit(call) for call in calls]
         wait(under_way)  # nothing is put any longer when one has failed
-        return [one.result() for one in under_way]
+        return [future.result() for future in under_way]
 
+    @override
     def sweep(self) -> None:
-        """See Place."""
         if not self.renames:
             return
         with self._in_words():
             self.files.invalidate_cache()
-            left = [path for path in self.files.find(self.path) if is_temporary(path.rpartition("/")[2])]
-        self._all([partial(self._delete_one, path) for path in left])
+            temporary_files = [path for path in self.files.find(self.path) if is_temporary(path.rpartition("/")[2])]
+        self._all([partial(self._delete_one, path) for path in temporary_files])
 
+    @override
     def sync(self, keys: Collection[str]) -> None:
-        """See Place."""
+        """Do nothing: what is put under a URL is durable."""
 
     # ---- whose store it is -------------------------------------------------------------------------------------------
 
@@ -220,15 +223,16 @@ class UrlPlace(Place):
         if root is not None:
             ours = isinstance(root, Mapping) and root.get("attributes", {}).get("inference_library") == "batchnuts"
             return "run" if ours else "a Zarr store is there that is not of a run of batchnuts"
-        paths = {self._absolute(one["name"].rstrip("/")) for one in self._listed()}
+        paths = {self._absolute(entry["name"].rstrip("/")) for entry in self._listed()}
         names = {self._key(path) for path in paths}
         if self.path in paths:
             return "it is a file"
         begun = names == {STATE} and all(key.startswith(OF_A_RUN) for key in self.keys(STATE))
         return "nothing" if not names else "run" if begun else "files are there, and no Zarr store"
 
+    @override
     def make(self) -> None:
-        """See Place. Of two processes at the same time one gets it, where the protocol can do that."""
+        # of two processes at the same time one gets it, where the protocol can do that
         if self.what_is_there() != "nothing":
             raise FileExistsError(f"{self.location} exists")
         name = uuid.uuid4().hex
@@ -247,45 +251,48 @@ class UrlPlace(Place):
             except Exception:  # many have no such mode, each in its own words: it is put as all else is
                 self.put(CLAIM, name.encode())
 
+    @override
     def is_own(self) -> bool:
-        """See Place. Raises CheckpointError where another process has written there since."""
+        """Raises CheckpointError where another process has written there since."""
         claim = self.state / "claim"
         if not claim.exists():
             return False
-        there = self.read(CLAIM)
-        if there is not None and there.decode(errors="replace") == claim.read_text():
+        claimed = self.read(CLAIM)
+        if claimed is not None and claimed.decode(errors="replace") == claim.read_text():
             return True
-        if there is None and self.what_is_there() == "nothing":
+        if claimed is None and self.what_is_there() == "nothing":
             return False
         raise CheckpointError(
             f"{self.location} is not as this run has left it: another run was written there since, so it cannot go on. "
             "Begin again, with another output.path or with --force."
         )
 
+    @override
     def remove_store(self) -> None:
-        """See Place. The metadata go first, the root's last of all, so that what is begun can be ended."""
-        what = self.what_is_there()
-        if what == "nothing":
+        # the metadata go first, the root's last of all, so that what is begun can be ended
+        state = self.what_is_there()
+        if state == "nothing":
             return
-        if what != "run":
-            raise OutputError(f"{self.location} is not replaced: {what}. Set another output.path.")
+        if state != "run":
+            raise OutputError(f"{self.location} is not replaced: {state}. Set another output.path.")
         if self.exists(METADATA):
             self.put(METADATA, EMPTY)
-        found = self.keys("")
-        first = [key for key in found if key.endswith(f"/{METADATA}")]
+        keys = self.keys("")
+        first = [key for key in keys if key.endswith(f"/{METADATA}")]
         self.delete(first)
-        self.delete(set(found) - {*first, METADATA})
+        self.delete(set(keys) - {*first, METADATA})
         self.delete([METADATA])
         if self.renames:
             self.remove("")
 
+    @override
     def discard(self) -> None:
-        """See Place."""
         self.remove_store()
         self.forget_state()
 
+    @override
     def forget_state(self) -> None:
-        """See Place. Where there is no checkpoint, its folder goes too."""
+        # where there is no checkpoint, its folder goes too
         super().forget_state()
         with suppress(Exception):
             self.state.parent.rmdir()
@@ -314,7 +321,7 @@ _opening = threading.Lock()
 
 
 def file_system(url: Url) -> tuple[Any, str]:
-    """That of fsspec, and the path in it. Raises OutputError."""
+    """The file system of fsspec, and the path in it. Raises OutputError."""
     try:
         from fsspec.core import url_to_fs
         from fsspec.registry import available_protocols
@@ -324,8 +331,8 @@ def file_system(url: Url) -> tuple[Any, str]:
         ) from None
     try:
         with _opening:
-            found: tuple[Any, str] = url_to_fs(url.text)
-        return found
+            files_and_path: tuple[Any, str] = url_to_fs(url.text)
+        return files_and_path
     except ImportError as error:
         package = missing_package(error, url.protocol)
         raise OutputError(
@@ -343,7 +350,7 @@ def file_system(url: Url) -> tuple[Any, str]:
 
 
 def missing_package(error: ImportError, protocol: str) -> str:
-    """Which one a protocol takes."""
+    """The package that a protocol takes."""
     from fsspec.registry import known_implementations
 
     cause = error.__cause__ if isinstance(error.__cause__, ImportError) else error
@@ -354,8 +361,8 @@ def missing_package(error: ImportError, protocol: str) -> str:
 
 def reason_in_words(error: Exception) -> str:
     """Why something under a URL failed: what kind it is, and what was said of it."""
-    said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    text = (said.splitlines() or [""])[0].strip().rstrip(".") or type(error).__name__
+    message = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    text = (message.splitlines() or [""])[0].strip().rstrip(".") or type(error).__name__
     kind = type(error).__name__
     if isinstance(error, PermissionError):
         return f"permission denied ({text})"
@@ -379,10 +386,10 @@ def check_url(url: Url, *, force: bool) -> Url:
             f"Cannot write {url}: it is a whole bucket. Set output.path to a name in it, such as {url}/run.zarr."
         )
     try:
-        what = place.what_is_there()
-        if what not in ("nothing", "run"):
-            raise OutputError(f"Cannot write {url}: {what}. Set another output.path.")
-        if what == "run" and not force:
+        state = place.what_is_there()
+        if state not in ("nothing", "run"):
+            raise OutputError(f"Cannot write {url}: {state}. Set another output.path.")
+        if state == "run" and not force:
             raise OutputError(
                 f"{url} exists and is not overwritten. Give --force to replace it, or another output.path."
             )

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import zarr
+from typing_extensions import override
 from zarr.abc.store import Store
 from zarr.storage import MemoryStore
 
@@ -38,7 +39,7 @@ class ZarrFiles:
         self.placed: dict[str, bytes] = {}
         """Metadata that are known to be there, by key."""
         self.arrays: dict[str, dict[str, zarr.Array[Any]]] = {}
-        """Those that grow, by group and name."""
+        """The arrays that grow, by group and name."""
         zarr.create_group(self.store, zarr_format=3)
 
     @classmethod
@@ -48,8 +49,8 @@ class ZarrFiles:
         nodes = {"": root} | root.pop("consolidated_metadata")["metadata"]
         metadata = {}
         for path, node in nodes.items():
-            own = {name: value for name, value in node.items() if name != "consolidated_metadata"}
-            metadata[_key(path)] = json.dumps(own).encode()
+            attributes_of_node = {name: value for name, value in node.items() if name != "consolidated_metadata"}
+            metadata[_key(path)] = json.dumps(attributes_of_node).encode()
         return cls.of_metadata(place, metadata)
 
     @classmethod
@@ -71,20 +72,20 @@ class ZarrFiles:
         length = 0
         for variable, array in self.arrays[name].items():
             along = _dims(array).index("draw")
-            before, more = array.shape[along], further.sizes["draw"]
-            length = before + more
-            if not more:
+            old_length, added = array.shape[along], further.sizes["draw"]
+            length = old_length + added
+            if not added:
                 continue
             array.resize(tuple(length if axis == along else size for axis, size in enumerate(array.shape)))
             rows = array.chunks[along]
-            for start in range(before // rows * rows, length, rows):
-                begin, end = max(start, before), min(start + rows, length)
-                values = further[variable].isel(draw=slice(begin - before, end - before)).values
+            for start in range(old_length // rows * rows, length, rows):
+                begin, end = max(start, old_length), min(start + rows, length)
+                values = further[variable].isel(draw=slice(begin - old_length, end - old_length)).values
                 array[(slice(None),) * along + (slice(begin, end),)] = values
         return length
 
     def put(self, name: str, dataset: xarray.Dataset) -> None:
-        """A whole group."""
+        """Write a whole group."""
         _put(self.store, name, dataset)
 
     def read(self, name: str) -> xarray.Dataset:
@@ -94,7 +95,7 @@ class ZarrFiles:
         return xarray.open_dataset(self.store, engine="zarr", group=name, zarr_format=3, consolidated=False)  # type: ignore[arg-type]
 
     def replace(self, name: str, dataset: xarray.Dataset) -> None:
-        """A whole group, in place of one that is there."""
+        """Write a whole group, in place of one that is there."""
         self._forget(name)
         self.arrays.pop(name, None)
         self.put(name, dataset)
@@ -102,7 +103,7 @@ class ZarrFiles:
     def begin(
         self, name: str, coordinates: xarray.Dataset, entries: Entries, length: int, chunk: tuple[int, int]
     ) -> None:
-        """A group whose arrays will have up to `length` draws, of which none is there.
+        """Begin a group whose arrays will have up to `length` draws, of which none is there.
 
         coordinates: a group without variables, of all chains and of `length` draws. entries: what a block has. chunk:
         chains and draws of one.
@@ -124,7 +125,7 @@ class ZarrFiles:
         }
 
     def write(self, name: str, entries: Entries, chains: slice, draws: slice) -> None:
-        """A block of a group that grows."""
+        """Write a block of a group that grows."""
         for variable, (_, array, _) in entries.items():
             self.arrays[name][variable][chains, draws] = array
 
@@ -139,14 +140,14 @@ class ZarrFiles:
             self._forget(name)
 
     def _forget(self, key: str) -> None:
-        """An array or a group, with what is in it."""
+        """Delete an array or a group, with what is in it."""
         self._leave_out(key)
         self.place.remove(key)
 
     def _leave_out(self, key: str) -> None:
-        for kept in (self.store.metadata, self.store.written, self.placed):
-            for inside in [one for one in kept if one.startswith(f"{key}/")]:
-                kept.pop(inside) if isinstance(kept, dict) else kept.remove(inside)
+        for collection in (self.store.metadata, self.store.written, self.placed):
+            for below in [member for member in collection if member.startswith(f"{key}/")]:
+                collection.pop(below) if isinstance(collection, dict) else collection.remove(below)
 
     def trim(self, name: str, length: int) -> None:
         """Delete the chunks of a group that grows which are all beyond so many draws."""
@@ -198,11 +199,11 @@ class ZarrFiles:
     def _there(self, key: str) -> bytes | None:
         return self.placed[key] if key in self.placed else self.place.read(key)
 
-    def tidy(self, kept: Iterable[str]) -> None:
+    def tidy(self, names: Iterable[str]) -> None:
         """Delete folders that are no groups: of an earlier process, say; but for those of these names."""
         groups = {key.partition("/")[0] for key in self.store.metadata if "/" in key}
         for name in self.place.folders():
-            if name not in (*groups, *kept):
+            if name not in (*groups, *names):
                 self.place.remove(name)
 
     def forget(self) -> None:
@@ -223,7 +224,8 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"name": "default", "configuration": {"separator": "/"}},
     {"name": "v2", "configuration": {"separator": "."}},
 )
-"""In which the chunks of an array may be named: `c/0/1`, as all are at first, and `0.1`. No name is one of both."""
+"""The encodings by which the chunks of an array may be named: `c/0/1`, as all are at first, and `0.1`. No name is one
+of both."""
 
 _CHUNK = re.compile(r"/c(/\d+)*$")
 """The end of one of the first."""
@@ -238,50 +240,50 @@ class ZarrFilesBeside(ZarrFiles):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self.gone: set[str] = set()
+        self.replaced: set[str] = set()
         """Groups and arrays of which not everything is needed any longer."""
-        self.kept: set[str] = set()
-        """Keys of their chunks that are."""
+        self.needed: set[str] = set()
+        """Keys of their chunks that are needed."""
 
+    @override
     def replace(self, name: str, dataset: xarray.Dataset) -> None:
-        """See ZarrFiles."""
-        before = [json.loads(node) for key, node in self.store.metadata.items() if key.startswith(f"{name}/")]
-        ways = [node["chunk_key_encoding"] for node in before if node["node_type"] == "array"]
-        way = WAYS[1] if WAYS[0] in ways else WAYS[0]
+        old_nodes = [json.loads(node) for key, node in self.store.metadata.items() if key.startswith(f"{name}/")]
+        encodings = [node["chunk_key_encoding"] for node in old_nodes if node["node_type"] == "array"]
+        encoding = WAYS[1] if WAYS[0] in encodings else WAYS[0]
         self._forget(name)
         self.arrays.pop(name, None)
-        self._clean(name, way)
-        there: dict[str, Any] = {}
-        _put(MemoryStore(there), name, dataset)
-        for key, content in there.items():
+        self._clean(name, encoding)
+        written: dict[str, Any] = {}
+        _put(MemoryStore(written), name, dataset)
+        for key, content in written.items():
             array, _, chunk = key.rpartition(f"/{METADATA}") if key.endswith(METADATA) else key.rpartition("/c")
             if key == METADATA:
                 continue
             if key.endswith(METADATA):
                 node = json.loads(content.to_bytes())
                 if node["node_type"] == "array":
-                    node["chunk_key_encoding"] = way
+                    node["chunk_key_encoding"] = encoding
                 self.store.metadata[key] = json.dumps(node).encode()
                 continue
-            named = key if way == WAYS[0] else f"{array}/{chunk.removeprefix('/').replace('/', '.') or '0'}"
+            named = key if encoding == WAYS[0] else f"{array}/{chunk.removeprefix('/').replace('/', '.') or '0'}"
             self.place.put(named, content.to_bytes())
             self.store.written.add(named)
-            self.kept.add(named)
+            self.needed.add(named)
 
-    def _clean(self, name: str, way: Mapping[str, Any]) -> None:
+    def _clean(self, name: str, encoding: Mapping[str, Any]) -> None:
         """Delete chunks that are named in this way: a process has left them that was killed on the way."""
         keys = [key for key in self.place.keys(name) if not key.endswith(METADATA)]
-        self.place.delete([key for key in keys if (_CHUNK.search(key) is not None) == (way == WAYS[0])])
+        self.place.delete([key for key in keys if (_CHUNK.search(key) is not None) == (encoding == WAYS[0])])
 
     def _forget(self, key: str) -> None:
         self._leave_out(key)
-        self.gone.add(key)
+        self.replaced.add(key)
 
+    @override
     def forget(self) -> None:
-        """See ZarrFiles: once it is committed."""
-        for name in self.gone:
-            found = self.place.keys(name)
-            self.place.delete([key for key in found if key not in self.kept and key not in self.store.metadata])
+        for name in self.replaced:
+            keys = self.place.keys(name)
+            self.place.delete([key for key in keys if key not in self.needed and key not in self.store.metadata])
 
 
 def _put(store: Store, name: str, dataset: xarray.Dataset) -> None:
@@ -306,10 +308,10 @@ def chunk_shape(chunk: tuple[int, int], rest: tuple[int, ...], item: int) -> tup
     """The shape of chunks of an array [chains, draws, *rest], divided along its first own axes: about PIECE_BYTES."""
     sizes = list(rest)
     for axis, size in enumerate(rest):
-        one = math.prod(chunk) * math.prod(sizes[axis + 1 :]) * item
-        minimum = min(size, max(1, PIECE_BYTES // one))
+        row_bytes = math.prod(chunk) * math.prod(sizes[axis + 1 :]) * item
+        minimum = min(size, max(1, PIECE_BYTES // row_bytes))
         # chunks at the end are stored whole: of sizes up to twice that, the one that leaves least empty
         sizes[axis] = min(range(minimum, min(size, 2 * minimum) + 1), key=lambda n: -(-size // n) * n)
-        if sizes[axis] > 1 or one <= PIECE_BYTES:
+        if sizes[axis] > 1 or row_bytes <= PIECE_BYTES:
             break
     return (*chunk, *sizes)

@@ -83,5 +83,5 @@ class WarmupRun(Protocol):
     def use(self, metric: MetricParameters) -> NDArray[Any]:
         """Let programs that start from now on have this metric; returns the chains' inverse masses."""
 
-    def with_found_step_size(self, states: ChainStates) -> ChainStates:
+    def with_searched_step_size(self, states: ChainStates) -> ChainStates:
         """The states with a reasonable step size at their positions."""

@@ -287,7 +287,9 @@ def _with_search(run: WarmupRun, previous: MetricParameters, pooled: Pooled, win
     if run.sampler.step_size is not None or metric is previous:
         return pooled
     large = np.abs(log_ratios(previous.scales(), metric.scales())).max() > 2 * np.log(LARGE_CHANGE)
-    return replace(pooled, states=run.with_found_step_size(pooled.states)) if large or not window.compared else pooled
+    if large or not window.compared:
+        return replace(pooled, states=run.with_searched_step_size(pooled.states))
+    return pooled
 
 
 def _restarted(run: WarmupRun, previous: Pooled | None, pooled: Pooled, waited: bool) -> Pooled:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from typing_extensions import override
 
 from batchnuts.autobatch.backends.abstract import (
     TRACED_LANES,
@@ -21,9 +22,11 @@ from batchnuts.autobatch.backends.abstract import (
 )
 from batchnuts.autobatch.backends.backend import (
     Array,
+    Backend,
     BlockStep,
     CompiledMachine,
     Interpreted,
+    LaneCounts,
     MachineFunction,
     PartFunction,
     RowFunction,
@@ -48,7 +51,7 @@ LONGEST_SUM = 32
 """Rows that XLA's compiler for processors sums in one plain loop."""
 
 
-class JaxBackend:
+class JaxBackend(Backend, LaneCounts):
     """The `Backend` of JAX arrays.
 
     xla compiles the machine's whole loop; eager drives it from Python, with one compiled function for each region.
@@ -73,6 +76,7 @@ class JaxBackend:
 
     # ---- type inference ---------------------------------------------------------------------------------------
 
+    @override
     @with_64_bits
     def evaluate(self, function: Primitive, arguments: tuple[Any, ...]) -> tuple[AbstractResult, ...]:
         """Trace the function once; the jaxpr gives types, what is passed on unchanged, and what is used."""
@@ -82,7 +86,7 @@ class JaxBackend:
         lanes = (TRACED_LANES,) if function.batched else ()
         types = [leaf for t in arguments for leaf in flatten(t)[0]]
         places = [i for i, t in enumerate(types) if not (t.weak and not lanes)]
-        found: list[tuple[Any, list[TensorType], tuple[int | None, ...]]] = []
+        results: list[tuple[Any, list[TensorType], tuple[int | None, ...]]] = []
 
         def call(*tracers: Any) -> list[Any]:
             by_index = dict(zip(places, tracers))
@@ -93,7 +97,7 @@ class JaxBackend:
                 flat, tree = flatten(value)
                 leaf_types = [_type(leaf) for leaf in flat]
                 leaf_types = [without_lanes(t, *lanes) for t in leaf_types] if lanes else leaf_types
-                found.append((tree, leaf_types, tuple(position.get(id(leaf)) for leaf in flat)))
+                results.append((tree, leaf_types, tuple(position.get(id(leaf)) for leaf in flat)))
                 computed += [leaf for leaf in flat if isinstance(leaf, jax.Array) and id(leaf) not in position]
             return computed
 
@@ -101,63 +105,64 @@ class JaxBackend:
         jaxpr = jax.make_jaxpr(call)(*specs).jaxpr
         used = frozenset(places[i] for i in inputs_used(jaxpr, [True] * len(jaxpr.outvars)))
         used |= {i for i in range(len(types)) if i not in places}
-        return tuple(AbstractResult(unflatten(tree, leaf_types), s, used) for tree, leaf_types, s in found)
+        return tuple(AbstractResult(unflatten(tree, leaf_types), s, used) for tree, leaf_types, s in results)
 
     # ---- arrays -----------------------------------------------------------------------------------------------
 
+    @override
     @with_64_bits
     def asarray(self, value: Any, dtype: str) -> Array:
-        """See Backend."""
         return lax.convert_element_type(value, dtype) if isinstance(value, jax.Array) else np.array(value, dtype)
 
+    @override
     def to_numpy(self, array: Any) -> np.ndarray:
-        """See Backend."""
         return np.asarray(array)
 
+    @override
     def full(self, shape: Sequence[int], value: Any, dtype: str) -> Array:
-        """See Backend."""
         return np.full(tuple(shape), value, dtype) if value else np.zeros(tuple(shape), dtype)
 
+    @override
     @with_64_bits
     def cast(self, array: Any, dtype: str) -> Array:
-        """See Backend."""
         return LIBRARY.cast(array, dtype)
 
+    @override
     @with_64_bits
     def where(self, mask: Any, new: Any, old: Any) -> Array:
-        """See Backend."""
         rank = max(len(new.shape), len(old.shape))
         return LIBRARY.where(mask.reshape((mask.shape[0],) + (1,) * (rank - 1)), new, old)
 
+    @override
     @with_64_bits
     def count(self, mask: Any) -> Array:
-        """See Backend."""
         return lax.convert_element_type(_sum_of_rows(lax.convert_element_type(mask, "int32")), "int64")
 
+    @override
     @with_64_bits
     def largest(self, values: Any, mask: Any) -> Array:
-        """See dispatch.Reductions."""
         return jnp.max(jnp.where(mask, values, 0))
 
+    @override
     def waiting(self, pc: Any, halted: int) -> Array:
-        """int64 [halted + 1]: how many lanes are at each pc."""
-        places = np.arange(halted + 1, dtype="int32")
-        there = lax.eq(*jnp.broadcast_arrays(pc[:, None], places))
-        return lax.convert_element_type(_sum_of_rows(lax.convert_element_type(there, "int32")), "int64")
+        indices = np.arange(halted + 1, dtype="int32")
+        is_at = lax.eq(*jnp.broadcast_arrays(pc[:, None], indices))
+        return lax.convert_element_type(_sum_of_rows(lax.convert_element_type(is_at, "int32")), "int64")
 
+    @override
     @with_64_bits
     def take_rows(self, memory: Any, rows: Any) -> Array:
-        """See Backend."""
         return jnp.asarray(memory).at[rows].get(mode="promise_in_bounds")
 
+    @override
     @with_64_bits
     def put_rows(self, memory: Any, rows: Any, values: Any) -> Array:
-        """See Backend."""
         return jnp.asarray(memory).at[rows].set(values, mode="promise_in_bounds", unique_indices=True)
 
+    @override
     @with_64_bits
     def write_rows(self, buffers: Any, mask: Any, rows: Any, values: Any) -> Array:
-        """See Backend: by a scatter; lanes that do not write get an index outside the buffers, which drops the row."""
+        # by a scatter; lanes that do not write get an index outside the buffers, which drops the row
         count, size = buffers.shape[0], buffers.shape[1]
         flat = jnp.reshape(jnp.asarray(buffers), (count * size, *buffers.shape[2:]))
         lanes = np.arange(count, dtype="int32")
@@ -165,97 +170,96 @@ class JaxBackend:
         slots = LIBRARY.where(mask, inside, np.int32(count * size) + lanes)
         return jnp.reshape(flat.at[slots].set(values, mode="drop", unique_indices=True), buffers.shape)
 
+    @override
     @with_64_bits
     def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
-        """See Backend: by tracing it. In mode eager the cost of a dispatch is that of starting its functions."""
-        if self.mode != "xla":
+        if self.mode != "xla":  # the cost of a dispatch is that of starting its functions
             return None
         return Work() if function is COPY else primitive_work(function, inputs)
 
+    @override
     def rows_to_compute(self, mask: Any) -> None:
-        """See Backend: all."""
+        return None  # all of them
 
     # ---- programs ---------------------------------------------------------------------------------------------
 
+    @override
     def vectorize(
         self, function: Callable[..., tuple[Any, ...]], inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
     ) -> RowFunction:
-        """See Backend."""
-
         def one_lane(*values: Any) -> tuple[Array, ...]:
             return tuple(_as_type(result, type_) for result, type_ in zip(function(*values), outputs))
 
         return with_64_bits(vectorized(one_lane))
 
+    @override
     def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
-        """See Backend."""
-
         def over_rows(*values: Any) -> tuple[Array, ...]:
             return tuple(_as_type(result, type_) for result, type_ in zip(primitive.call(*values), outputs))
 
         return with_64_bits(over_rows)
 
+    @override
     def as_one_op(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """See Backend: compiled in mode eager; the other one compiles more than that at once."""
+        # compiled in mode eager; the other one compiles more than that at once
         return with_64_bits(jax.jit(function)) if self.mode == "eager" else function
 
+    @override
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """See Backend."""
         if self.mode == "eager":
             return with_64_bits(function)
         if isinstance(function, PartFunction):
             return with_64_bits(Jitted(function.run, by=_of_part(function)))
         return with_64_bits(Jitted(function))
 
+    @override
     def compile_machine(self, function: MachineFunction, plain: bool) -> CompiledMachine:
-        """See Backend."""
         if self.mode == "eager":
             return Interpreted(with_64_bits(function))
         return JitMachine(function)
 
+    @override
     def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
-        """See Backend: a host loop in eager mode, else one `lax.while_loop`.
-
-        Each block sits in a loop of its own of zero or one trip that carries only what the block changes: unlike a
-        conditional, that makes XLA copy neither stacks nor buffers. What no block changes is not carried at all.
-        """
+        # A host loop in eager mode, else one `lax.while_loop`.
+        # Each block sits in a loop of its own of zero or one trip that carries only what the block changes: unlike a
+        # conditional, that makes XLA copy neither stacks nor buffers. What no block changes is not carried at all.
         if self.mode == "eager":
             return sweep_on_host(self, plan, state, budget, leave_at)
 
         def goes_on(carried: tuple[State, Any]) -> Any:
-            touched, taken = carried
-            return (self.count(touched["pc"] < plan.halted) > leave_at) & (taken < budget)
+            touched, sweeps_made = carried
+            return (self.count(touched["pc"] < plan.halted) > leave_at) & (sweeps_made < budget)
 
         def next_sweep(carried: tuple[State, Any]) -> tuple[State, Any]:
-            touched, taken = carried
-            return self.one_sweep(plan, state, touched, _run_if_due), taken + 1
+            touched, sweeps_made = carried
+            return self.one_sweep(plan, state, touched, _run_if_due), sweeps_made + 1
 
         touched = {name: jnp.asarray(state[name]) for name in plan.touches}
-        touched, taken = lax.while_loop(goes_on, next_sweep, (touched, jnp.zeros_like(budget)))
-        return {**state, **touched}, taken
+        touched, sweeps_made = lax.while_loop(goes_on, next_sweep, (touched, jnp.zeros_like(budget)))
+        return {**state, **touched}, sweeps_made
 
     def one_sweep(
         self, plan: SweepPlan, state: State, touched: State, run_if_due: Callable[[BlockStep, Any, State], State]
     ) -> State:
         """The entries `touched` of the state after the next sweep, while it is traced."""
-        now = {**state, **touched}
-        due_at = plan.dues(now, self)
+        current = {**state, **touched}
+        due_at = plan.dues(current, self)
         runs: dict[int, Any] = {}
         served: dict[int, Any] = {}
         for step in plan.steps:
             block = step.index
-            due, waiting = due_at(step, now["pc"])
+            due, waiting = due_at(step, current["pc"])
             runs[block] = runs.get(block, 0) + lax.convert_element_type(due, "int64")
             served[block] = served.get(block, 0) + LIBRARY.where(due, waiting, np.int64(0))
-            now = run_if_due(step, due, now)
-        now["sweeps"] = now["sweeps"] + 1
+            current = run_if_due(step, due, current)
+        current["sweeps"] = current["sweeps"] + 1
         for name, counts in (("executions", runs), ("active", served)):
-            now[name] = now[name] + jnp.stack([jnp.asarray(counts[block]) for block in range(plan.halted)])
-        return {name: now[name] for name in touched}
+            current[name] = current[name] + jnp.stack([jnp.asarray(counts[block]) for block in range(plan.halted)])
+        return {name: current[name] for name in touched}
 
 
 def _of_part(part: PartFunction) -> ByIdentity:
-    """How its programs are found."""
+    """The key by which the compiled programs of a part are found."""
     identity = part.identity
     result = (dict.fromkeys(part.gives, 0), 0 if part.may_fail else None)
     return ByIdentity(lambda types: identity.key(part.text(), types, lanes=part.lanes), result, identity.is_unchanged)
@@ -267,13 +271,13 @@ def _sum_of_rows(x: Any) -> Any:
     XLA for processors makes one operation of it, with all that leads to it, if no plain sum is longer than LONGEST_SUM;
     a longer one becomes three, without vector instructions.
     """
-    over = []
+    remainders = []
     while x.shape[0] > LONGEST_SUM:
         half = x.shape[0] // 2
         if x.shape[0] % 2:
-            over.append(x[2 * half])
+            remainders.append(x[2 * half])
         x = x[:half] + x[half : 2 * half]
-    return functools.reduce(lax.add, over, jnp.sum(x, axis=0, dtype=x.dtype))
+    return functools.reduce(lax.add, remainders, jnp.sum(x, axis=0, dtype=x.dtype))
 
 
 def _run_if_due(step: BlockStep, due: Any, state: State) -> State:

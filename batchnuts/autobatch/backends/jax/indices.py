@@ -52,12 +52,12 @@ def _narrowed(function: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[A
     """A function that is called while JAX traces, with 64 bits on."""
 
     def call(*values: Any) -> tuple[Any, ...]:
-        found: list[Any] = []
+        outputs: list[Any] = []
 
-        def arrays(given: list[Array]) -> list[Array]:
-            each = iter(given)
-            found[:] = function(*(next(each) if _is_traced(v) else v for v in values))
-            return [value for value in found if _is_traced(value)]
+        def arrays(tracers: list[Array]) -> list[Array]:
+            remaining = iter(tracers)
+            outputs[:] = function(*(next(remaining) if _is_traced(v) else v for v in values))
+            return [value for value in outputs if _is_traced(value)]
 
         traced = [value for value in values if _is_traced(value)]
         closed = jax.make_jaxpr(arrays)(traced)
@@ -65,7 +65,7 @@ def _narrowed(function: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[A
         if jaxpr is closed.jaxpr:
             return function(*values)
         results = iter(jax.extend.core.jaxpr_as_fun(_Closed(jaxpr, closed.consts))(*traced))
-        return tuple(next(results) if _is_traced(value) else value for value in found)
+        return tuple(next(results) if _is_traced(value) else value for value in outputs)
 
     return call
 
@@ -75,7 +75,7 @@ def _is_traced(value: Any) -> bool:
 
 
 def _with_narrow_indices(jaxpr: Any) -> Any:
-    """The same with indices of 32 bits, also in the bodies of control flow; `jaxpr` itself where it has no others."""
+    """The jaxpr with indices of 32 bits, also in the bodies of control flow; `jaxpr` itself where it has no others."""
     equations = [changed for equation in jaxpr.eqns for changed in _equations(equation)]
     same = len(equations) == len(jaxpr.eqns) and all(map(operator.is_, equations, jaxpr.eqns))
     return jaxpr if same else jaxpr.replace(eqns=equations)
@@ -94,9 +94,9 @@ def _equations(equation: Any) -> Iterator[Any]:
             continue
         # a function of its own each time, or JAX gives the same trace, and so the same variables, again
         of_one = jax.make_jaxpr(lambda i: _int32(i))(jax.ShapeDtypeStruct(index.aval.shape, index.aval.dtype)).jaxpr
-        given = of_one.invars[0]
+        variable = of_one.invars[0]
         for step in of_one.eqns:
-            yield step.replace(invars=[index if v is given else v for v in step.invars])
+            yield step.replace(invars=[index if v is variable else v for v in step.invars])
         (invars[place],) = of_one.outvars
     same = all(map(operator.is_, invars, equation.invars))
     yield equation if same else equation.replace(invars=invars)
@@ -116,6 +116,6 @@ def _parameter(value: Any) -> Any:
 
 
 def _int32(index: Array) -> Array:
-    """What is beyond 32 bits is outside of every array, and stays there."""
+    """An index in 32 bits; one that is beyond these is outside of every array, and stays there."""
     low, high = (index.dtype.type(end) for end in (max(-(2**31), np.iinfo(index.dtype).min), 2**31 - 1))
     return lax.convert_element_type(lax.clamp(low, index, high), jnp.int32)

@@ -34,7 +34,7 @@ _AXES = {
     "tridiagonal": 2,
     "tridiagonal_solve": 1,
 }
-"""Of the first argument's axes, by the primitive's name: how many one call needs. All before these are a batch."""
+"""How many axes of its first argument one call needs, by the primitive's name. All before these are a batch."""
 
 
 def one_after_another(function: Callable[..., Sequence[Any]], inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:

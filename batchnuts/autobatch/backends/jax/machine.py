@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+from typing_extensions import override
 
-from batchnuts.autobatch.backends.backend import Array, MachineFunction, State
+from batchnuts.autobatch.backends.backend import Array, CompiledMachine, MachineFunction, State
 from batchnuts.autobatch.language.libraries.jax import enable_x64
 from batchnuts.autobatch.language.libraries.jax_programs import compiled, found, load
 from batchnuts.disk_cache.entries import Entries
@@ -24,13 +25,13 @@ class _Program:
 
     function: MachineFunction
     types: tuple[Any, ...]
-    """Of its arguments: trees of jax.ShapeDtypeStruct."""
-    kept: Entries | None
+    """The types of its arguments: trees of jax.ShapeDtypeStruct."""
+    entries: Entries | None
     """Where the run that made it keeps programs; another thread may compile it."""
     second_key: str | None = None
-    """By which it will be found without a trace."""
+    """The key by which it will be found without a trace."""
     content: bytes | None = None
-    """What was found by it."""
+    """The program as it was on the disk, until it is loaded."""
     traced: Any = None
     lowered: Any = None
     compiling: threading.Lock = field(default_factory=threading.Lock)
@@ -38,13 +39,13 @@ class _Program:
 
     def prepare(self) -> None:
         """Find it by what is known of it; else do the Python part of compiling."""
-        identity, kept = self.function.identity, self.kept
-        if identity is None or kept is None:
+        identity, entries = self.function.identity, self.entries
+        if identity is None or entries is None:
             self._trace()
             return
         key = identity.key(self.function.text(), repr(self.types), lanes=self.function.lanes)
         if key is not None:
-            self.content = found(key, kept)
+            self.content = found(key, entries)
         if self.content is None:
             self._trace()
             self.second_key = key if identity.is_unchanged() else None  # else it is not what was traced
@@ -63,27 +64,27 @@ class _Program:
             if self.compiled is None:
                 if self.traced is None:
                     self._trace()
-                self.compiled = compiled(self.traced, self.lowered, self.kept, self.second_key)
+                self.compiled = compiled(self.traced, self.lowered, self.entries, self.second_key)
                 self.traced = self.lowered = None
             return self.compiled
 
 
-class JitMachine:
+class JitMachine(CompiledMachine):
     """The `CompiledMachine` of `jax.jit`; 64-bit dtypes are on inside. A call returns when the result is there."""
 
     def __init__(self, function: MachineFunction) -> None:
         self._function = function
         self._programs: dict[Any, _Program] = {}
 
+    @override
     def __call__(self, state: State, *scalars: Array) -> tuple[State, Array]:
-        """See CompiledMachine."""
         with enable_x64():
-            after, taken = self._program(state, scalars).ready()(state, *scalars)
-        taken.block_until_ready()
-        return after, taken
+            after, sweeps_made = self._program(state, scalars).ready()(state, *scalars)
+        sweeps_made.block_until_ready()
+        return after, sweeps_made
 
+    @override
     def trace(self, state: State, *scalars: Array) -> None:
-        """See CompiledMachine."""
         self._program(state, scalars)
 
     def compiled_text(self, state: State, *scalars: Array) -> str:

@@ -48,7 +48,7 @@ def _lanes_first(jaxpr: Any, inputs: Sequence[bool]) -> tuple[Any, list[bool]]:
             turned, outputs = _lanes_first(inner.jaxpr, among)
             if turned is not inner.jaxpr:
                 equation = equation.replace(params={**equation.params, "jaxpr": inner.replace(jaxpr=turned)})
-        differing.update(v for v, one in zip(equation.outvars, outputs) if one)
+        differing.update(v for v, varies in zip(equation.outvars, outputs) if varies)
         equations.append(equation)
     if any(new is not old for new, old in zip(equations, jaxpr.eqns)):
         jaxpr = jaxpr.replace(eqns=equations)

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from typing_extensions import override
 
 from batchnuts.autobatch.backends.backend import BlockStep, State, SweepPlan
 from batchnuts.autobatch.backends.jax.backend import JaxBackend
@@ -30,30 +31,31 @@ class BoundedJaxBackend(JaxBackend):
         super().__init__("xla")
         self.max_sweeps = max_sweeps
 
+    @override
     def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
-        """See Backend; the budget is ours, not the caller's."""
+        # the budget is ours, not the caller's
 
         def lives(touched: State) -> Any:
             return self.count(touched["pc"] < plan.halted) > leave_at
 
         def next_sweep(touched: State, _: Any) -> tuple[State, None]:
-            def make_it(touched: State) -> State:
+            def run_sweep(touched: State) -> State:
                 return self.one_sweep(plan, state, touched, _run_if_due)
 
-            return lax.cond(lives(touched), make_it, _same, touched), None
+            return lax.cond(lives(touched), run_sweep, _same, touched), None
 
         def stretch(touched: State, _: Any) -> tuple[State, None]:
-            def make_it(touched: State) -> Any:
+            def run_sweep(touched: State) -> Any:
                 return lax.scan(jax.checkpoint(next_sweep), touched, length=inner)[0]
 
-            return lax.cond(lives(touched), make_it, _same, touched), None
+            return lax.cond(lives(touched), run_sweep, _same, touched), None
 
         inner = math.isqrt(self.max_sweeps - 1) + 1
-        outer, rest = divmod(self.max_sweeps, inner)
+        outer, remainder = divmod(self.max_sweeps, inner)
         state = {name: jnp.asarray(array) for name, array in state.items()}
         touched = {name: state[name] for name in plan.touches}
         touched, _ = lax.scan(jax.checkpoint(stretch), touched, length=outer)
-        touched, _ = lax.scan(jax.checkpoint(next_sweep), touched, length=rest)
+        touched, _ = lax.scan(jax.checkpoint(next_sweep), touched, length=remainder)
         return {**state, **touched}, touched["sweeps"] - state["sweeps"]
 
 

@@ -16,8 +16,10 @@ _IN_CALLERS_THREAD = "JAX_CPU_ENABLE_ASYNC_DISPATCH"
 
 
 def use_own_threads(shards: int) -> bool:
-    """See `machine.use_own_threads`. JAX is not imported; where it has computed before, which it does not tell, nothing
-    changes."""
+    """Have JAX run programs in the threads that call them; returns whether there are at least two.
+
+    JAX is not imported; where it has computed before, which it does not tell, nothing changes.
+    """
     if shards < 2:
         return False
     os.environ.setdefault(_IN_CALLERS_THREAD, "0")
@@ -34,4 +36,4 @@ def on_shard(number: int) -> AbstractContextManager[None]:
 
 
 def prepare_disk_cache() -> None:
-    """See `machine.prepare_disk_cache`: nothing to do."""
+    """Do nothing: JAX needs no preparation."""

@@ -61,11 +61,11 @@ def with_uses(program: Program) -> Program:
     blocks = tuple(_block(block, floats) for block in program.graph.blocks)
     graph = replace(program.graph, blocks=blocks)
     vars_out = (*program.vars_out, *(_use(v) for v in program.vars_out if v in floats))
-    found = program.replace(graph=graph, vars_out=vars_out)
-    used = mentioned(found)
+    extended = program.replace(graph=graph, vars_out=vars_out)
+    used = mentioned(extended)
     uses = {_use(v): v for v in program.var_defs if v in floats and _use(v) in used}
     none = {_NONE: VariableAllocation.REGISTER} if _NONE in used else {}
-    return found.replace(
+    return extended.replace(
         var_defs={**program.var_defs, **dict.fromkeys((*uses, *none), _USE)},
         var_alloc={**program.var_alloc, **{use: program.var_alloc[v] for use, v in uses.items()}, **none},
     )
@@ -98,8 +98,10 @@ def _ops(op: Op, floats: set[str]) -> Iterable[Op]:
             if function is SELECT:
                 condition, *arms = ins
                 halves = (arms[: len(outs)], arms[len(outs) :])
-                both = [(*half, *uses(half[i] for i in places)) for half in halves]
-                return (replace(op, vars_out=outs + uses_out, vars_in=(condition, *both[0], *both[1])),)
+                arms_with_uses = [(*half, *uses(half[i] for i in places)) for half in halves]
+                return (
+                    replace(op, vars_out=outs + uses_out, vars_in=(condition, *arms_with_uses[0], *arms_with_uses[1])),
+                )
             if floats.isdisjoint(ins):
                 return op, PrimOp(uses_out, COPY, (_NONE,) * len(places), op.source)
             function = _only_if_used(function, len(ins), len(uses_out))
@@ -144,8 +146,8 @@ def _only_if_used(primitive: Primitive, inputs: int, outputs: int) -> Primitive:
             return jnp.where(jnp.reshape(used, used.shape + (1,) * (jnp.ndim(array) - axes)), array, otherwise)
 
         def float_results(*floats: Array) -> Arrays:
-            given = iter(floats)
-            results = primitive.call(*(next(given) if _is_float(v) else v for v in values))
+            tracers = iter(floats)
+            results = primitive.call(*(next(tracers) if _is_float(v) else v for v in values))
             return tuple(filter(_is_float, map(jnp.asarray, results)))  # of Python's numbers, too
 
         floats = tuple(where_used(v, lax.stop_gradient(v)) for v in values if _is_float(v))
@@ -169,9 +171,9 @@ def differentiated(function: Callable[..., Arrays], results: int) -> Callable[..
     what is computed for a float result is used if the caller differentiates it."""
 
     def without_uses(*arrays: Array) -> Arrays:
-        found = function(*arrays)
-        uses = iter(found[results:])
-        return (*(_differentiated(r, next(uses)) if _is_float(r) else r for r in found[:results]), *uses)
+        outputs = function(*arrays)
+        uses = iter(outputs[results:])
+        return (*(_differentiated(r, next(uses)) if _is_float(r) else r for r in outputs[:results]), *uses)
 
     return without_uses
 

@@ -18,7 +18,7 @@ FREE = {"reshape", "squeeze", "broadcast_in_dim", "expand_dims", "stop_gradient"
 
 
 def primitive_work(function: Primitive, inputs: tuple[TensorType, ...]) -> Work:
-    """Estimated from its trace, which is made within `enable_x64`.
+    """Estimate the work of a primitive from its trace, which is made within `enable_x64`.
 
     A rough measure: a loop counts once, a branch with all arms.
     """
@@ -28,12 +28,12 @@ def primitive_work(function: Primitive, inputs: tuple[TensorType, ...]) -> Work:
     def arrays(*values: Any) -> list[Any]:
         return [leaf for result in function.call(*values) for leaf in flatten(result)[0] if isinstance(leaf, jax.Array)]
 
-    found = _work(jax.make_jaxpr(arrays)(*specs).jaxpr)
-    return Work(found.products / lanes, found.elements / lanes)
+    work = _work(jax.make_jaxpr(arrays)(*specs).jaxpr)
+    return Work(work.products / lanes, work.elements / lanes)
 
 
 def _work(jaxpr: Any) -> Work:
-    """In a jaxpr and in those that it calls."""
+    """The work in a jaxpr and in those that it calls."""
     total = Work()
     for equation in jaxpr.eqns:
         called = list(called_by(equation))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from batchnuts.autobatch.backends.abstract import (
     TRACED_LANES,
@@ -21,9 +22,11 @@ from batchnuts.autobatch.backends.abstract import (
 )
 from batchnuts.autobatch.backends.backend import (
     MODES,
+    Backend,
     BlockStep,
     CompiledMachine,
     Interpreted,
+    LaneCounts,
     MachineFunction,
     RowFunction,
     State,
@@ -62,7 +65,7 @@ LONGEST_SUM = 32
 """Rows that XLA's compiler for processors sums in one plain loop."""
 
 
-class TensorFlowBackend:
+class TensorFlowBackend(Backend, LaneCounts):
     """The `Backend` of TensorFlow tensors.
 
     xla compiles the machine's whole loop; graph runs the same loop in TensorFlow's executor; eager drives it from
@@ -90,6 +93,7 @@ class TensorFlowBackend:
 
     # ---- type inference ---------------------------------------------------------------------------------------
 
+    @override
     def evaluate(self, function: Primitive, arguments: tuple[Any, ...]) -> tuple[AbstractResult, ...]:
         """Trace the function once; the graph gives types, what is passed on unchanged, and what is used."""
         return trace_with_literals(self._trace, function, arguments)
@@ -125,63 +129,61 @@ class TensorFlowBackend:
 
     # ---- arrays -----------------------------------------------------------------------------------------------
 
+    @override
     def asarray(self, value: Any, dtype: str) -> tf.Tensor:
-        """See Backend."""
         return tf.convert_to_tensor(value, dtype)
 
+    @override
     def to_numpy(self, array: Any) -> np.ndarray:
-        """See Backend."""
         return np.asarray(array)
 
+    @override
     def full(self, shape: Sequence[int], value: Any, dtype: str) -> tf.Tensor:
-        """See Backend."""
-        one = np.asarray(value, dtype)
+        scalar = np.asarray(value, dtype)
         if math.prod(shape) <= FEW:
-            return tf.constant(np.full(tuple(shape), one))
-        return tf.fill(tuple(shape), tf.constant(one))
+            return tf.constant(np.full(tuple(shape), scalar))
+        return tf.fill(tuple(shape), tf.constant(scalar))
 
+    @override
     def cast(self, array: Any, dtype: str) -> tf.Tensor:
-        """See Backend."""
         return tf.cast(array, dtype)
 
+    @override
     def where(self, mask: Any, new: Any, old: Any) -> tf.Tensor:
-        """See Backend."""
         rank = max(len(new.shape), len(old.shape))
         with self._scope("mask"):
             mask = tf.reshape(mask, [mask.shape[0]] + [1] * (rank - 1)) if rank > 1 else mask
             return tf.where(mask, new, old)
 
+    @override
     def count(self, mask: Any) -> tf.Tensor:
-        """See Backend."""
         with self._scope("rule"):
             return tf.cast(_sum_of_rows(tf.cast(mask, tf.int32)), tf.int64)
 
+    @override
     def largest(self, values: Any, mask: Any) -> tf.Tensor:
-        """See dispatch.Reductions."""
         return tf.reduce_max(tf.where(mask, values, 0))
 
+    @override
     def waiting(self, pc: Any, halted: int) -> tf.Tensor:
-        """int64 [halted + 1]: how many lanes are at each pc."""
         with self._scope("rule"):
-            places = tf.range(halted + 1, dtype=tf.int32)
-            return tf.cast(_sum_of_rows(tf.cast(pc[:, None] == places, tf.int32)), tf.int64)
+            indices = tf.range(halted + 1, dtype=tf.int32)
+            return tf.cast(_sum_of_rows(tf.cast(pc[:, None] == indices, tf.int32)), tf.int64)
 
+    @override
     def take_rows(self, memory: Any, rows: Any) -> tf.Tensor:
-        """See Backend."""
         with self._scope("stack"):
             return tf.gather(memory, rows)
 
+    @override
     def put_rows(self, memory: Any, rows: Any, values: Any) -> tf.Tensor:
-        """See Backend."""
         with self._scope("stack"):
             return tf.tensor_scatter_nd_update(memory, rows[:, None], values)
 
+    @override
     def write_rows(self, buffers: Any, mask: Any, rows: Any, values: Any) -> tf.Tensor:
-        """See Backend: by a scatter, no select over whole buffers.
-
-        Lanes that do not write get an index outside the buffer, which XLA ignores. Elsewhere that is an error, so they
-        write their old row.
-        """
+        # by a scatter, no select over whole buffers; lanes that do not write get an index outside the buffer, which XLA
+        # ignores; elsewhere that is an error, so they write their old row
         count, size = buffers.shape[0], buffers.shape[1]
         flat = tf.reshape(buffers, (count * size, *buffers.shape[2:]))
         first = np.arange(count, dtype="int32") * size
@@ -193,15 +195,14 @@ class TensorFlowBackend:
         with self._scope("record"):
             return tf.reshape(self.put_rows(flat, slots, values), buffers.shape)
 
+    @override
     def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
-        """See Backend: by tracing it. In the other modes the cost of a dispatch is that of starting its TensorFlow
-        ops."""
-        if self.mode != "xla":
+        if self.mode != "xla":  # the cost of a dispatch is that of starting its TensorFlow ops
             return None
         return Work() if function is COPY else primitive_work(function, inputs)
 
+    @override
     def rows_to_compute(self, mask: Any) -> tf.Tensor | None:
-        """See Backend."""
         if self.mode == "xla":
             return None
         if self.style == "gather":
@@ -210,10 +211,11 @@ class TensorFlowBackend:
 
     # ---- programs ---------------------------------------------------------------------------------------------
 
+    @override
     def vectorize(
         self, function: Callable[..., tuple[Any, ...]], inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
     ) -> RowFunction:
-        """See Backend: by our own `pfor`; in eager mode traced once, whatever the number of rows."""
+        # by our own `pfor`; in eager mode traced once, whatever the number of rows
 
         def one_lane(*values: Any) -> tuple[tf.Tensor, ...]:
             return tuple(_as_type(r, t) for r, t in zip(function(*values), outputs))
@@ -226,33 +228,34 @@ class TensorFlowBackend:
         rows = tuple(tf.TensorSpec((None, *t.shape), t.dtype) for t in inputs)
         return _traced(over_lanes, input_signature=rows)
 
+    @override
     def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
-        """See Backend."""
-
         def over_rows(*values: Any) -> tuple[tf.Tensor, ...]:
             graph = tf.compat.v1.get_default_graph()
-            before = len(graph.get_operations())
+            earlier_ops = len(graph.get_operations())
             results = zip(primitive.call(*values), outputs)
             if self.mode == "xla":
-                warn_of_assertions(graph.get_operations()[before:])
+                warn_of_assertions(graph.get_operations()[earlier_ops:])
             return tuple(tf.ensure_shape(_as_type(r, t), (values[0].shape[0], *t.shape)) for r, t in results)
 
         return over_rows
 
+    @override
     def as_one_op(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """See Backend: traced in eager mode; the other modes compile more than that at once."""
+        # traced in eager mode; the other modes compile more than that at once
         return _traced(function) if self.mode == "eager" else function
 
+    @override
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """See Backend."""
         if self.mode == "eager":
             return function
         if self.mode == "xla":
             compile_small_loops_whole(plain=False)  # unless a machine has set it
         return _traced(function, jit_compile=self.mode == "xla")
 
+    @override
     def compile_machine(self, function: MachineFunction, plain: bool) -> CompiledMachine:
-        """See Backend: small arrays are packed, under XLA only if they have few bytes in all."""
+        # small arrays are packed, under XLA only if they have few bytes in all
         if self.mode == "eager":
             return Interpreted(function)
         if self.mode == "graph":
@@ -268,38 +271,37 @@ class TensorFlowBackend:
 
         return PackedFunction(function, self.compile, most, second_key, identity.is_unchanged)
 
+    @override
     def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
-        """See Backend: a host loop in eager mode, else one `tf.while_loop`.
-
-        Each block sits in a loop of its own of zero or one trip that carries only what the block changes: unlike a
-        conditional, that makes XLA copy neither stacks nor buffers. What no block changes is not a loop variable at
-        all.
-        """
+        # A host loop in eager mode, else one `tf.while_loop`.
+        # Each block sits in a loop of its own of zero or one trip that carries only what the block changes: unlike a
+        # conditional, that makes XLA copy neither stacks nor buffers. What no block changes is not a loop variable at
+        # all.
         if self.mode == "eager":
             return sweep_on_host(self, plan, state, budget, leave_at)
 
-        def goes_on(touched: State, taken: Any) -> Any:
-            return (self.count(touched["pc"] < plan.halted) > leave_at) & (taken < budget)
+        def goes_on(touched: State, sweeps_made: Any) -> Any:
+            return (self.count(touched["pc"] < plan.halted) > leave_at) & (sweeps_made < budget)
 
-        def one_sweep(touched: State, taken: Any) -> tuple[State, Any]:
-            now = {**state, **touched}
-            due_at = plan.dues(now, self)
+        def one_sweep(touched: State, sweeps_made: Any) -> tuple[State, Any]:
+            current = {**state, **touched}
+            due_at = plan.dues(current, self)
             runs: dict[int, Any] = {}
             served: dict[int, Any] = {}
             for step in plan.steps:
                 block = step.index
-                due, waiting = due_at(step, now["pc"])
+                due, waiting = due_at(step, current["pc"])
                 runs[block] = runs.get(block, 0) + tf.cast(due, tf.int64)
                 served[block] = served.get(block, 0) + tf.where(due, waiting, 0)
-                now = _run_if_due(step, due, now)
-            now["sweeps"] += 1
+                current = _run_if_due(step, due, current)
+            current["sweeps"] += 1
             for name, counts in (("executions", runs), ("active", served)):
-                now[name] += tf.stack([counts[block] for block in range(plan.halted)])
-            return {name: now[name] for name in touched}, taken + 1
+                current[name] += tf.stack([counts[block] for block in range(plan.halted)])
+            return {name: current[name] for name in touched}, sweeps_made + 1
 
         touched = {name: state[name] for name in plan.touches}
-        touched, taken = tf.while_loop(goes_on, one_sweep, (touched, tf.zeros_like(budget)))
-        return {**state, **touched}, taken
+        touched, sweeps_made = tf.while_loop(goes_on, one_sweep, (touched, tf.zeros_like(budget)))
+        return {**state, **touched}, sweeps_made
 
 
 def _sum_of_rows(x: Any) -> Any:
@@ -308,13 +310,13 @@ def _sum_of_rows(x: Any) -> Any:
     XLA for processors makes one operation of it, with all that leads to it, if no plain sum is longer than LONGEST_SUM;
     a longer one becomes three, without vector instructions.
     """
-    over = []
+    remainders = []
     while x.shape[0] > LONGEST_SUM:
         half = x.shape[0] // 2
         if x.shape[0] % 2:
-            over.append(x[2 * half])
+            remainders.append(x[2 * half])
         x = x[:half] + x[half : 2 * half]
-    return tf.add_n([tf.reduce_sum(x, 0), *over])
+    return tf.add_n([tf.reduce_sum(x, 0), *remainders])
 
 
 def _traced(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -359,7 +361,7 @@ def _reached(graph: Any, tensors: Sequence[Any]) -> set[Any]:
     seen = set(todo)
     while todo:
         op = todo.pop()
-        before = {*(tensor.op for tensor in op.inputs), *op.control_inputs} - seen
-        seen |= before
-        todo.extend(before)
+        predecessors = {*(tensor.op for tensor in op.inputs), *op.control_inputs} - seen
+        seen |= predecessors
+        todo.extend(predecessors)
     return seen

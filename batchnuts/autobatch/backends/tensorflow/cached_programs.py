@@ -43,7 +43,7 @@ class KeptProgram:
         self.mark = _mark(key)
         """Name of the function that is compiled; it is in the file that TensorFlow writes of it."""
         self.graph = tf.Graph()
-        """To be run in place of the one that was given."""
+        """The graph to run in place of the one that was given."""
         with self.graph.as_default():
             tf.graph_util.import_graph_def(graph_def, name="")
         self.names = names or {}
@@ -52,7 +52,7 @@ class KeptProgram:
 
     @classmethod
     def of_graph(cls, graph_def: Any, entries: Entries, folder: Path) -> KeptProgram:
-        """Made from a graph that calls one function; `graph_def` is changed in place."""
+        """Make it from a graph that calls one function; `graph_def` is changed in place."""
         names = number_functions(graph_def)
         key = digest_of(
             "tensorflow", graph_def.SerializeToString(deterministic=True), compiler(), settings_of_process()
@@ -61,7 +61,7 @@ class KeptProgram:
         return cls(key, graph_def, entries, folder, names)
 
     def first_run(self, run: Callable[[], Result]) -> Result:
-        """What `run` gives, which compiles the program, or has it loaded. It may be called twice."""
+        """Call `run`, which compiles the program or has it loaded, and give its result. It may be called twice."""
         content = self._entries.get(self.key)
         placed = self._place(content) if content is not None else None
         try:

@@ -27,7 +27,7 @@ MIN_FREE_BYTES = 1 << 30
 
 
 def use_own_threads(shards: int) -> bool:
-    """See `machine.use_own_threads`: the processor is divided into devices of one thread each."""
+    """Divide the processor into devices of one thread each; returns whether it is so divided now."""
     import_tensorflow()
     import tensorflow as tf
 
@@ -36,8 +36,8 @@ def use_own_threads(shards: int) -> bool:
     if shards < 2:
         return False
     prepare_disk_cache()
-    whole = tf.config.list_physical_devices("CPU")
-    if len(whole) != 1 or tf.config.list_physical_devices("GPU"):
+    processors = tf.config.list_physical_devices("CPU")
+    if len(processors) != 1 or tf.config.list_physical_devices("GPU"):
         return False
     try:
         tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -45,13 +45,13 @@ def use_own_threads(shards: int) -> bool:
         _keep_no_programs()
         return False
     with variable_set(OWN_POOLS, "1"):
-        tf.config.set_logical_device_configuration(whole[0], [tf.config.LogicalDeviceConfiguration()] * shards)
+        tf.config.set_logical_device_configuration(processors[0], [tf.config.LogicalDeviceConfiguration()] * shards)
         PROCESS.devices = tuple(device.name for device in tf.config.list_logical_devices("CPU"))  # makes them
     return True
 
 
 def prepare_disk_cache() -> None:
-    """See `machine.prepare_disk_cache`: TensorFlow's first search for devices, with a flag for where to keep programs.
+    """Have TensorFlow search for devices for the first time, with a flag for where to keep programs.
 
     The flag is not set where there is little room, since TensorFlow fails if it cannot store a program, or where the
     user's own flags set it. If TensorFlow has looked before, it keeps none.
@@ -82,7 +82,7 @@ def _keep_no_programs() -> None:
         PROCESS.programs = None
 
 
-_here = threading.local()
+_of_thread = threading.local()
 """The shard of each thread that has one."""
 
 
@@ -94,17 +94,17 @@ def on_shard(number: int) -> Iterator[None]:
         return
     import tensorflow as tf
 
-    _here.shard, before = number % len(PROCESS.devices), present_shard()
+    _of_thread.shard, previous = number % len(PROCESS.devices), present_shard()
     try:
-        with tf.device(PROCESS.devices[_here.shard]):
+        with tf.device(PROCESS.devices[_of_thread.shard]):
             yield
     finally:
-        _here.shard = before
+        _of_thread.shard = previous
 
 
 def present_shard() -> int:
     """The shard of this thread; the first one if it has none, or if shards have no devices."""
-    return getattr(_here, "shard", 0)
+    return getattr(_of_thread, "shard", 0)
 
 
 @contextmanager

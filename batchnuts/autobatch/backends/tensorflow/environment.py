@@ -26,4 +26,4 @@ class ProcessSettings:
 
 
 PROCESS = ProcessSettings()
-"""The one of this process."""
+"""The settings of this process."""

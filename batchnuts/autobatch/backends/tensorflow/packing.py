@@ -78,14 +78,14 @@ class Layout:
 
     @cached_property
     def together(self) -> tuple[int, ...]:
-        """Which arrays are packed."""
+        """The numbers of the arrays that are packed."""
         small = tuple(i for i, t in enumerate(self.types) if is_small(t.shape))
         size = sum(self.sizes[i] * np.dtype(self.types[i].dtype).itemsize for i in small)
         return small if self.most is None or size <= self.most else ()
 
     @cached_property
     def alone(self) -> tuple[int, ...]:
-        """Which are not."""
+        """The numbers of those that are not."""
         return tuple(i for i in range(len(self.types)) if i not in self.together)
 
     @cached_property
@@ -95,7 +95,7 @@ class Layout:
 
     @cached_property
     def packs(self) -> tuple[tuple[int, ...], ...]:
-        """Which arrays go together."""
+        """The numbers of the arrays of each pack, which have one dtype."""
         by_dtype: dict[str, list[int]] = {}
         for i in self.together:
             by_dtype.setdefault(self.types[i].dtype, []).append(i)
@@ -123,7 +123,7 @@ class Layout:
         types = [self.types[i] for pack in self.packs for i in pack]
         nothing = [tf.zeros(t.shape, t.dtype) for t in types]
         _, *parts = tf.while_loop(
-            lambda again, *_: again, lambda *_: (False, *self._cut(crossed, GRAPH)), (once, *nothing), name="unpack"
+            lambda goes_on, *_: goes_on, lambda *_: (False, *self._cut(crossed, GRAPH)), (once, *nothing), name="unpack"
         )
         return self._in_place(crossed, parts)
 
@@ -137,8 +137,8 @@ class Layout:
 
     def _in_place(self, crossed: Sequence[Array], parts: list[Array]) -> list[Array]:
         order = (*self.alone, *(i for pack in self.packs for i in pack))
-        found = dict(zip(order, (*crossed[: len(self.alone)], *parts)))
-        return [found[i] for i in range(len(self.types))]
+        by_index = dict(zip(order, (*crossed[: len(self.alone)], *parts)))
+        return [by_index[i] for i in range(len(self.types))]
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class _Border:
     into: Layout
     run: Callable[..., Sequence[Array]]
     names: tuple[str, ...]
-    """Of the state that results."""
+    """Names of the entries of the state that results."""
     back: Layout
     traced: Any = None
     """The `tf.function`; None where the program was found without a trace."""
@@ -209,7 +209,7 @@ class PackedFunction:
         return self._traced(border, state).get_concrete_function(*_specs(border.into)).graph
 
     def compiled_text(self, state: State, *scalars: Array) -> str:
-        """What XLA makes of it for these: its optimized instructions."""
+        """The optimized instructions that XLA makes of it for these arguments."""
         border = self._border(state, scalars)
         traced = self._traced(border, state)
         text: str = traced.experimental_get_compiler_ir(*border.arguments(state, scalars))(stage="optimized_hlo")
@@ -235,26 +235,26 @@ class PackedFunction:
         key = None if entries is None else self._second_key(repr((names, into)))
         if entries is not None and key is not None and (content := entries.get(key)) is not None:
             with suppress(Exception):  # sound, but of something that this version does not read
-                if (found := SessionProgram.of_entry(content)) is not None:
-                    run, (given, types) = found
+                if (loaded := SessionProgram.of_entry(content)) is not None:
+                    run, (names_back, types) = loaded
                     back = Layout(tuple(TensorType(dtype, tuple(shape)) for dtype, shape in types), self._most)
-                    return _Border(into, run, tuple(given), back)
+                    return _Border(into, run, tuple(names_back), back)
             entries.drop(key)
         results: dict[str, Any] = {}
         traced = self._function_of(names, into, results)
         specs = _specs(into)
         with noting_warnings() as warned:
             concrete = traced.get_concrete_function(*specs)
-        given, back = results["names"], results["back"]
+        names_back, back = results["names"], results["back"]
         if self._most is None or not may_have_session(concrete):
             # the concrete function itself would convert NumPy's arrays more slowly
-            return _Border(into, lambda *arrays: concrete(*map(tf.convert_to_tensor, arrays)), given, back, traced)
+            return _Border(into, lambda *arrays: concrete(*map(tf.convert_to_tensor, arrays)), names_back, back, traced)
         program = SessionProgram.of_function(traced, specs)
         if entries is not None and key is not None and not warned and self._unchanged():
-            entry = program.as_entry((given, [(t.dtype, t.shape) for t in back.types]))
+            entry = program.as_entry((names_back, [(t.dtype, t.shape) for t in back.types]))
             if entry is not None:
                 program.once_run = lambda: entries.put(key, entry)
-        return _Border(into, program, given, back, traced)
+        return _Border(into, program, names_back, back, traced)
 
     def _function_of(self, names: tuple[str, ...], into: Layout, results: dict[str, Any]) -> Any:
         """The `tf.function` of what is passed. results: has, once it is traced, the names of what it gives, and how
@@ -263,10 +263,10 @@ class PackedFunction:
         def crossing(once: Any, *crossed: Any) -> list[Any]:
             arrays = into.unpack_in_graph(crossed, once)
             after, scalar = self._function(dict(zip(names, arrays)), *arrays[len(names) :])
-            given = [*after.values(), scalar]
-            back = Layout(tuple(TensorType(r.dtype.name, tuple(r.shape)) for r in given), self._most)
+            outputs = [*after.values(), scalar]
+            back = Layout(tuple(TensorType(r.dtype.name, tuple(r.shape)) for r in outputs), self._most)
             results.update(names=tuple(after), back=back)
-            return back.pack(given, GRAPH)
+            return back.pack(outputs, GRAPH)
 
         return self._trace(crossing)
 
@@ -276,6 +276,6 @@ def _specs(into: Layout) -> list[tf.TensorSpec]:
 
 
 def _dtype(array: Any) -> np.dtype[Any]:
-    """NumPy's, of a tensor too."""
+    """The dtype of an array or a tensor, as NumPy's."""
     dtype = array.dtype
     return dtype if isinstance(dtype, np.dtype) else np.dtype(dtype.as_numpy_dtype)

@@ -34,8 +34,10 @@ IN_CALLER = -1
 def may_have_session(concrete: Any) -> bool:
     """Whether a traced function can run in a session: not if it reads variables, or tables, which are the eager
     runtime's, and not beside a graphics card, whose memory TensorFlow does not divide among sessions."""
-    own = (tf.resource, tf.variant)
-    return not tf.config.list_physical_devices("GPU") and all(c.dtype not in own for c in concrete.captured_inputs)
+    eager_only = (tf.resource, tf.variant)
+    return not tf.config.list_physical_devices("GPU") and all(
+        c.dtype not in eager_only for c in concrete.captured_inputs
+    )
 
 
 class SessionProgram:
@@ -56,21 +58,21 @@ class SessionProgram:
         self.once_run: Callable[[], object] = lambda: None
         """Called when a program that is kept has run for the first time."""
         self._runs: dict[int, Any] = {}
-        """By shard."""
+        """What runs the program, by shard."""
         self._making = threading.Lock()
 
     @classmethod
     def of_function(cls, function: Any, specs: Sequence[tf.TensorSpec]) -> SessionProgram:
-        """Made from a `tf.function`; captured tensors keep their present values."""
+        """Make it from a `tf.function`; captured tensors keep their present values."""
         # a graph with nothing in it but the call: XLA compiles the body of the called function
         concrete = tf.function(lambda *arrays: function(*arrays), autograph=False).get_concrete_function(*specs)
         kept = kept_program(concrete.graph)
         names = {} if kept is None else kept.names
-        given, found = (
+        inputs, outputs = (
             [renamed(tensor.name, names) for tensor in ends] for ends in (concrete.inputs, concrete.outputs)
         )
         captured = [np.asarray(tensor) for tensor in concrete.captured_inputs]
-        return cls(concrete.graph if kept is None else kept.graph, (given, found), captured, kept)
+        return cls(concrete.graph if kept is None else kept.graph, (inputs, outputs), captured, kept)
 
     def as_entry(self, about: Any) -> bytes | None:
         """The program without what XLA made of it, to be read by `of_entry`; None where that is not kept, or where data
@@ -89,14 +91,14 @@ class SessionProgram:
     def of_entry(cls, content: bytes) -> tuple[SessionProgram, Any] | None:
         """The program, and what was said about it; None where nothing is kept. Raises for what is no such entry."""
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            found = json.loads(arrays["text"].tobytes())
-            kept = known_program(found["key"], arrays["graph"].tobytes())
+            header = json.loads(arrays["text"].tobytes())
+            kept = known_program(header["key"], arrays["graph"].tobytes())
             captured = [arrays[f"arr_{i}"] for i in range(len(arrays) - 2)]
-        return None if kept is None else (cls(kept.graph, found["ends"], captured, kept), found["about"])
+        return None if kept is None else (cls(kept.graph, header["ends"], captured, kept), header["about"])
 
     def __call__(self, *arrays: Any) -> Sequence[np.ndarray]:
         """Run it, on the shard that this thread is at."""
-        given = [*map(np.asarray, arrays), *self._captured]
+        inputs = [*map(np.asarray, arrays), *self._captured]
         shard = present_shard()
         run = self._runs.get(shard)
         if run is None:
@@ -104,11 +106,11 @@ class SessionProgram:
                 run = self._runs.get(shard)
                 if run is None:
                     if self._kept is not None and not self._runs:
-                        found: Sequence[np.ndarray] = self._kept.first_run(lambda: self._begin(shard)(*given))
+                        first_results: Sequence[np.ndarray] = self._kept.first_run(lambda: self._begin(shard)(*inputs))
                         self.once_run()
-                        return found
+                        return first_results
                     run = self._begin(shard)
-        results: Sequence[np.ndarray] = run(*given)
+        results: Sequence[np.ndarray] = run(*inputs)
         return results
 
     def _begin(self, shard: int) -> Any:

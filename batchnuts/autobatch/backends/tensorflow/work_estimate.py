@@ -19,18 +19,18 @@ PRODUCTS = {"MatMul": "transpose_a", "BatchMatMul": "adj_x", "BatchMatMulV2": "a
 
 
 def primitive_work(function: Primitive, inputs: tuple[TensorType, ...]) -> Work:
-    """Estimated from its trace.
+    """Estimate the work of a primitive from its trace.
 
     A rough measure: a loop counts once, a branch with both arms, a call and its derivative up to three times.
     """
     lanes = TRACED_LANES if function.batched else 1
     specs = [tf.TensorSpec((lanes, *t.shape) if function.batched else t.shape, t.dtype) for t in inputs]
-    found = _graph_work(trace_of(function.call, specs).graph)
-    return Work(found.products / lanes, found.elements / lanes)
+    work = _graph_work(trace_of(function.call, specs).graph)
+    return Work(work.products / lanes, work.elements / lanes)
 
 
 def _graph_work(graph: Any) -> Work:
-    """In a graph and in the functions that it calls."""
+    """The work in a graph and in the functions that it calls."""
     total = Work()
     for op in graph.get_operations():
         size = float(sum(s for tensor in op.outputs if (s := tensor.shape.num_elements()) is not None))

@@ -13,7 +13,7 @@ list of them to go through: the blocks of a machine of a few lanes. The bound is
 everything in such a function to plain loops, products of matrices too (decisions/0013)."""
 
 PLAIN_LOOP_BYTES = 300_000
-"""The same where plain loops are not slower: no matrix is multiplied by more than one vector."""
+"""The bound where plain loops are not slower: no matrix is multiplied by more than one vector."""
 
 _FLAG = "--xla_backend_extra_options"
 
