@@ -20,7 +20,7 @@ from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 LANES, CAPACITY = 5, 12
 
 
-def inputs(transitions: int, step: float = 0.3, first: int = 0, lanes: int = LANES) -> ChainInputs:
+def inputs(transitions: int, step: float = 1.0, first: int = 0, lanes: int = LANES) -> ChainInputs:
     position = np.random.default_rng(0).normal(size=(lanes, 2))
     values, gradients = (np.array(x) for x in zip(*map(quartic_alone, position), strict=True))
     return ChainInputs.begin(
