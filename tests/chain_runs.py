@@ -20,7 +20,7 @@ from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 LANES, CAPACITY = 5, 12
 
 
-def inputs(transitions: int, step: float = 0.3, first: int = 0, lanes: int = LANES) -> ChainInputs:
+def inputs(transitions: int, step: float = 1.0, first: int = 0, lanes: int = LANES) -> ChainInputs:
     position = np.random.default_rng(0).normal(size=(lanes, 2))
     values, gradients = (np.array(x) for x in zip(*map(quartic_alone, position), strict=True))
     return ChainInputs.begin(
@@ -39,8 +39,8 @@ def make_program(capacity: int = CAPACITY) -> Any:
 
 
 def slice_for(seconds: float, patch: pytest.MonkeyPatch) -> None:
-    """Machines are left, and runs report, after so long."""
-    patch.setattr(chunk, "SLICE_SECONDS", seconds)
+    """Machines are left, and runs report, after so long. No program depends on it: they are found on disk as before."""
+    patch.setitem(vars(chunk), "SLICE_SECONDS", seconds)
 
 
 def drive(program: Any, transitions: int = CAPACITY, depth: int = 8, **execution: Any) -> tuple[Any, list[Any]]:

@@ -55,8 +55,6 @@ def _setattr_and_find_no_program(patch: pytest.MonkeyPatch, *arguments: Any, **o
     _setattr(patch, *arguments, **options)
 
 
-pytest.MonkeyPatch.setattr = _setattr_and_find_no_program  # type: ignore[method-assign]
-
 FIRST = {"test_examples.py", "test_resume.py", "test_documents.py"}
 """Files of long tests, some with an expensive fixture: what comes first one worker runs, the last whoever is free."""
 
@@ -112,8 +110,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """What was imported and collected stays to the end: no collection of garbage need walk through it again.
 
-    Collections are as rare as in runs of the command line.
+    Collections are as rare as in runs of the command line. What pytest patches for itself, before that, to the end of
+    the session, keeps no program from being found.
     """
+    pytest.MonkeyPatch.setattr = _setattr_and_find_no_program  # type: ignore[method-assign]
     gc.collect()
     gc.freeze()
     gc.set_threshold(*sample.FEWER_COLLECTIONS)

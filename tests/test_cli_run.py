@@ -168,6 +168,7 @@ def test_an_existing_file_is_overwritten_only_by_force(tmp_path: Path, run_here:
     assert "exists and is not overwritten. Give --force" in refused
     assert (tmp_path / "out.nc").read_text() == "precious"
     quick = ("execution.backend=numpy", "sampler.chains=2", "sampler.draws=3", "sampler.warmup=0", "--quiet", "--force")
+    quick = (*quick, "sampler.step_size=0.5")
     assert run_here("--config", "small.yaml", *quick, cwd=tmp_path) == f"{tmp_path / 'out.nc'}\n"
     assert open_file(tmp_path / "out.nc")["posterior"].sizes["draw"] == 3
 

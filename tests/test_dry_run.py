@@ -61,8 +61,11 @@ def test_dry_run_tries_starts_though_the_number_of_chains_is_not_decided(dry_run
     assert dry_run("sampler.init.values={x: [0, 0]}")[0] == 2
 
 
+QUICK = ("execution.backend=numpy", "sampler.step_size=0.5", "sampler.warmup=2", "sampler.draws=2")
+
+
 def test_dry_run_refuses_a_run_of_another_model(dry_run):
-    assert sample.main(["--config", "small.yaml", "model.dimension=2"]) in (0, 1)
+    assert sample.main(["--config", "small.yaml", "model.dimension=2", *QUICK]) in (0, 1)
     for key, said in (
         ("init.run", "in out.nc 'x' has 2 numbers"),
         ("warmup.from", "out.nc is of a run of another model"),

@@ -34,9 +34,9 @@ from batchnuts.mcmc.run import sampling
 
 CONFIG = """\
 model: {name: correlated_gaussian, dimension: 5, covariance: ar1, correlation: 0.5}
-sampler: {chains: 16, warmup: {transitions: auto, maximum: 300}, draws: 4000, seed: 3}
+sampler: {chains: 16, warmup: {transitions: auto, maximum: 300}, draws: 2000, seed: 3}
 execution: {backend: jax, chunk_lanes: 4, cache: programs}
-output: {path: whole.nc, checkpoint_seconds: 0.1}
+output: {path: whole.nc, checkpoint_seconds: 0.05}
 """
 
 OBJECTS = "objects://{}/bucket"
@@ -164,9 +164,9 @@ def test_a_run_under_a_url_ends_on_a_signal(folder: Path) -> None:
     elsewhere = run("--resume", url, cwd=folder / "elsewhere", code=1).stderr
     assert "or it was begun in another folder, where its checkpoint is" in elsewhere
     groups = groups_of(store)
-    assert groups["diagnostics"].attrs["draws"] == groups["posterior"].sizes["draw"] < 4000
+    assert groups["diagnostics"].attrs["draws"] == groups["posterior"].sizes["draw"] < 2000
     run("--resume", url, cwd=folder)
-    assert groups_of(store)["diagnostics"].attrs["draws"] == 4000
+    assert groups_of(store)["diagnostics"].attrs["draws"] == 2000
     assert not list(folder.glob("ended.zarr-*"))
 
 
@@ -245,7 +245,7 @@ def test_a_longer_run_that_is_stopped_leaves_its_file_and_says_so(
     before = (folder / "whole.nc").read_bytes()
     assert sample.main(["--resume", "whole.nc", "sampler.draws=+10"]) == 130
     said = capsys.readouterr().err
-    assert f"nothing was drawn yet and {folder / 'whole.nc'} stays as it was, with 4000 draws of each chain." in said
+    assert f"nothing was drawn yet and {folder / 'whole.nc'} stays as it was, with 2000 draws of each chain." in said
     assert "no file was written" not in said
     assert (folder / "whole.nc").read_bytes() == before
 
@@ -288,8 +288,8 @@ def test_a_file_alone_starts_no_cluster(folder: Path, made: str, tmp_path: Path)
 def test_a_run_that_has_ended_is_made_longer(folder: Path, output: str) -> None:
     """By as many draws as a longer run would have had, and the same."""
     output = output.format(folder)
-    run("--config", "run.yaml", f"output.path={output}", "sampler.draws=2000", "--quiet", cwd=folder)
-    run("--resume", output, "sampler.draws=+2000", "--quiet", cwd=folder)
+    run("--config", "run.yaml", f"output.path={output}", "sampler.draws=1000", "--quiet", cwd=folder)
+    run("--resume", output, "sampler.draws=+1000", "--quiet", cwd=folder)
     at_url, output = output.startswith("objects://"), output.removeprefix("objects://")
     assert_same_run(folder / "whole.nc", folder / output, in_parts=True)
     left = set((folder / output).parent.glob(f".{Path(output).name}*"))
@@ -300,4 +300,4 @@ def test_a_run_that_has_ended_is_made_longer(folder: Path, output: str) -> None:
         draws = history["transitions"].values[history["phase"].values.astype(object) == "sampling"]
         assert (np.diff(draws) >= 0).all()
         with xarray.open_dataset(folder / output, group="posterior", **options) as posterior:
-            assert draws[-1] == posterior.sizes["chain"] * 4000
+            assert draws[-1] == posterior.sizes["chain"] * 2000

@@ -43,7 +43,7 @@ def test_the_moments_of_a_brownian_motion_are_those_of_normal_distributions_mixe
     seen = np.array([0.2, np.nan, 0.5, 0.1])
     there, times = np.isfinite(seen), np.arange(1.0, 5.0)
     covariance = np.minimum.outer(times, times)
-    points = 60
+    points = 30
     weights, means, seconds = [], [], []
     for log_innovation in np.linspace(-6, brownian_motion.LARGEST, points):
         for log_noise in np.linspace(-14, brownian_motion.LARGEST, points):

@@ -153,7 +153,7 @@ def plateau(x: Any) -> Any:
 
 def test_chains_where_no_mode_can_be_start_again_by_default_and_it_is_reported() -> None:
     model = Model.from_function(plateau, dimension=2, initializer=starts_at({5: 100.0, 9: 100.0}))
-    small: dict[str, Any] = {"step_size": 0.005, "metric": "unit", "max_tree_depth": 2}
+    small: dict[str, Any] = {"step_size": 0.005, "metric": "unit", "max_tree_depth": 2, "backend": "jax"}
     draws = run(model, warmup=20, **small)
     assert draws.warmup.restarted == (5, 9)
     assert draws.warmup.outliers == draws.warmup.late == ()
@@ -246,7 +246,7 @@ def test_draws_begin_when_chains_have_arrived(start: float, arrives: bool) -> No
 def test_starts_where_the_density_is_not_a_number_are_counted_and_said() -> None:
     """A scale that lacks positive(): its chains stay where it is positive."""
     model = Model.from_function(lambda p: -10 * ops.log(p["x"]) - 5 / p["x"] ** 2 - p["x"], variables={"x": real()})
-    draws = run(model, warmup=0, step_size=0.01, metric="unit", max_tree_depth=1)
+    draws = run(model, warmup=0, draws=4, step_size=0.01, metric="unit", max_tree_depth=1)
     assert 3 < draws.warmup.not_numbers < 13
     result = to_arviz(to_datasets(draws, model))
     said = f"At {draws.warmup.not_numbers} of 16 starts that were proposed, and drawn again, the log-density was not a"
@@ -263,9 +263,10 @@ def test_an_absurd_start_is_drawn_again() -> None:
         calls.append(1)
         return position.astype("float32")
 
+    small: dict[str, Any] = {"draws": 2, "max_tree_depth": 1}
     model = Model.from_function(slope, dimension=2, initializer=sometimes)
-    draws = run(model, warmup=0)
+    draws = run(model, warmup=0, **small)
     assert np.abs(draws.position).max() < 100
     assert len(calls) == 2
-    same = run(Model.from_function(slope, dimension=2, initializer=starts_at({3: 1e10})), warmup=0)
+    same = run(Model.from_function(slope, dimension=2, initializer=starts_at({3: 1e10})), warmup=0, **small)
     assert np.abs(same.position[3]).max() > 1e8

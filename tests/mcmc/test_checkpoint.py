@@ -227,7 +227,7 @@ WAYS: dict[str, dict[str, Any]] = {
 SLOW = ("one chunk", "dense", "walnuts", "tensorflow")
 """Programs of their own, each to be compiled."""
 
-AMONG_DRAWS: dict[str, Any] = {"warmup": 0, "step_size": 0.5, "draws": 500}
+AMONG_DRAWS: dict[str, Any] = {"warmup": 0, "step_size": 0.8, "draws": 250}
 
 
 def run(settings: dict[str, Any], keeper: Keeper | None = None, progress: Any = None, model: Model = MODEL) -> Draws:
@@ -307,7 +307,7 @@ def test_records_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """A checkpoint adds what was drawn since the last one; those of a stretch that has ended are deleted."""
     slice_for(0.01, monkeypatch)
     folder = tmp_path / "run.checkpoint"
-    _, lives = in_lives(folder, AMONG_DRAWS, reports=4)
+    _, lives = in_lives(folder, AMONG_DRAWS | {"step_size": 0.5, "draws": 500}, reports=4)
     last = lives[-1]
     assert len(last.parts) > 2
     rows = 0
@@ -331,11 +331,12 @@ def test_a_checkpoint_that_is_due_is_written_while_the_run_goes_on(
             written.append(read_saved_run(folder, TYPES).place)
 
     keeper = kept(folder)
-    assert_same(run({}, keeper, look), run({}))
+    settings = {"warmup": 20, "draws": 150}
+    assert_same(run(settings, keeper, look), run(settings))
     assert len(written) > 3
     keeper.remove()
     assert not folder.exists()
-    assert run({}, kept(folder, seconds=1e6)).complete == FIXED["draws"]
+    assert run(settings, kept(folder, seconds=1e6)).complete == 150
     assert not folder.exists()
 
 
@@ -358,7 +359,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SavedRu
     folder = tmp_path_factory.mktemp("runs") / "run.checkpoint"
     with pytest.MonkeyPatch.context() as patch:
         slice_for(0.01, patch)
-        return folder, interrupted_run(folder, AMONG_DRAWS)
+        return folder, interrupted_run(folder, AMONG_DRAWS, reports=3)
 
 
 REFUSED: dict[str, tuple[Callable[[SavedRun], SavedRun], str]] = {
@@ -448,7 +449,7 @@ def test_a_full_disk_ends_no_run(
     slice_for(0.01, monkeypatch)
     folder = tmp_path / "run.checkpoint"
     settings = AMONG_DRAWS
-    saved = interrupted_run(folder, settings, reports=4)
+    saved = interrupted_run(folder, settings, reports=3)
     keeper = kept(folder, saved)
     real_write = np.savez
     writes = iter(range(1000))

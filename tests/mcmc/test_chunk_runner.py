@@ -233,14 +233,16 @@ def test_buffers_of_few_rows_change_no_draw(whole: Any, division: tuple[int, int
 def test_what_is_carried_when_a_buffer_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of chains that adapt and diverge: the adaptation, and how often they have diverged, which every slice reports."""
     slice_for(1e-6, monkeypatch)
-    stretch = inputs(CAPACITY, step=4.0)._replace(adapting=np.full(LANES, True))
-    *_, (_, whole) = make_runner(make_program(), stretch, ExecutionSettings(backend="numpy"), 8).run(stretch, CAPACITY)
+    transitions = 7  # the first chain diverges in the last one, the others before
+    stretch = inputs(transitions, step=2.0)._replace(adapting=np.full(LANES, True))
+    runner = make_runner(make_program(), stretch, ExecutionSettings(backend="numpy"), 8)
+    *_, (_, whole) = runner.run(stretch, transitions)
     assert whole is not None
     program = LaneProgram(make_program(2), stretch, "numpy", "eager")
     machine = ChainMachine(program, stretch, ExecutionSettings(backend="numpy"), 9)
     chunk = Chunk.begin(machine, np.arange(LANES), stretch)
     like = machine.partial_result(chunk.state)
-    host_state = HostState(like, LANES, MemoryStorage(like.records, LANES, CAPACITY))
+    host_state = HostState(like, LANES, MemoryStorage(like.records, LANES, transitions))
     seen = []
     while not chunk.slice(0, host_state):
         np.testing.assert_array_equal(host_state.ends.divergences, machine.working(chunk.state, "divergences"))
@@ -249,7 +251,7 @@ def test_what_is_carried_when_a_buffer_is_full(monkeypatch: pytest.MonkeyPatch) 
     assert len(set(seen)) > 2
     assert seen == sorted(seen)
     assert host_state.ends.divergences.sum() == whole.records.diverging.sum()
-    assert_same(host_state.result, whole)
+    assert_same(host_state.result, whole, transitions)
     for ours, expected in zip(host_state.ends.adaptation, whole.adaptation):
         np.testing.assert_array_equal(ours, expected)
 
@@ -267,7 +269,7 @@ def test_lanes_about_to_halt_are_not_forgotten(rows: int, order: str, monkeypatc
             slots = [*labels, "main.resume", "nuts_transition.endwhile"]
         return Schedule([slots], policy="sweep")
 
-    arguments = inputs(4, step=1.0, lanes=40)
+    arguments = inputs(4, lanes=16)
     execution = ExecutionSettings(backend="numpy")
     *_, (_, expected) = make_runner(make_program(4), arguments, execution, 8).run(arguments, 4)
     monkeypatch.setattr(virtual_machine, "make_schedule", late)

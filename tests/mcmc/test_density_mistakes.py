@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from ways import rotating
 
 import batchnuts
 from batchnuts import interval, positive
@@ -148,8 +149,15 @@ def left(how: BaseException) -> Callable[..., Any]:
 ROLES = ("density", "initializer", "generated", "log_likelihood", "predictive", "prior", "batched_value_and_gradient")
 
 
-@pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("how", [SystemExit(0), SystemExit("enough"), GeneratorExit(), Abandoned("elsewhere")])
+LEAVING: dict[str, BaseException] = {
+    "exit": SystemExit(0),
+    "exit with words": SystemExit("enough"),
+    "of a generator": GeneratorExit(),
+    "abandoned": Abandoned("elsewhere"),
+}
+
+
+@pytest.mark.parametrize(("role", "how"), rotating({role: role for role in ROLES}, LEAVING, always=0))
 def test_code_of_a_model_ends_no_program(role: str, how: BaseException) -> None:
     """With an exit code of 0, and without a word."""
     functions = {role: left(how)}

@@ -211,7 +211,7 @@ def test_the_target_is_invariant(selection: Any) -> None:
     nuts_transition = make_nuts(value_and_gradient, NutsOptions(4, dtype="float64", selection=selection))
     found = nuts_transition.run(
         random.lane_keys(1, lanes), position, 0.5 * (position * gradient).sum(1), gradient, np.full(lanes, 0.45),
-        np.tile([0.5, 1.0, 2.0], (lanes, 1)),
+        np.tile([0.5, 1.0, 2.0], (lanes, 1)), backend="jax",
     )  # fmt: skip
     assert 0.3 < found.acceptance_rate.mean() < 0.9, "the step is to be so long that weights differ"
     assert len(set(found.tree_depth)) >= 3

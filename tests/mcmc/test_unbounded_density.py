@@ -126,7 +126,7 @@ def test_plus_infinity_without_a_gradient_is_an_overflow_and_a_divergence(transi
         return position.astype("float32")
 
     model = Model.from_function(log_density, dimension=2, initializer=starts)
-    settings = {"chains": CHAINS, "warmup": 0, "draws": 12, "max_tree_depth": 3, "transition": transition}
+    settings = {"chains": CHAINS, "warmup": 0, "draws": 6, "max_tree_depth": 2, "transition": transition}
     draws = run_chains(model, SamplerSettings.model_validate(settings), ExecutionSettings(backend="numpy"))
     assert len(calls) > 1
     assert np.abs(draws.position[..., 0]).max() <= LIMIT

@@ -19,7 +19,7 @@ from batchnuts.mcmc.storage.draws import Draws, Progress
 from batchnuts.settings.schema import SettingsError
 
 MODEL = gaussian(3)
-FIXED = {"chains": 4, "warmup": 0, "draws": 24, "step_size": 0.6, "backend": "numpy", "max_tree_depth": 2, "seed": 3}
+FIXED = {"chains": 4, "warmup": 0, "draws": 24, "step_size": 0.6, "backend": "numpy", "max_tree_depth": 1, "seed": 11}
 POINTS = (10, 14, 18, 24)
 
 

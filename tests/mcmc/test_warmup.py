@@ -369,6 +369,10 @@ def test_an_automatic_warmup_ends_by_itself_and_is_reproducible() -> None:
     assert one.done.min() == 5
 
 
+ROUND = gaussian(2)
+"""One object, whose program is compiled once."""
+
+
 @pytest.mark.parametrize("always", [0.02, None], ids=["another", "the same"])
 def test_a_step_size_that_was_searched_for_agrees_with_nothing(
     monkeypatch: pytest.MonkeyPatch, always: float | None
@@ -383,8 +387,8 @@ def test_a_step_size_that_was_searched_for_agrees_with_nothing(
 
     monkeypatch.setattr(Run, "with_searched_step_size", found)
     monkeypatch.setattr(phase, "LARGE_CHANGE", 1.0)
-    size: dict[str, Any] = {"max_tree_depth": 1} if always else {"chains": 64, "superchains": None, "backend": "auto"}
-    draws = run(gaussian(2), warmup={"maximum": 40 if always else 200}, draws=1, **size)
+    size: dict[str, Any] = {"chains": 64, "superchains": None, "backend": "auto"}
+    draws = run(ROUND, warmup={"maximum": 40 if always else 200}, draws=1, **size)
     windows = [window.transitions for window in draws.warmup.windows]
     assert draws.warmup.agreed is (always is None)
     if always:

@@ -85,9 +85,9 @@ def name(case: Case) -> str:
     return f"{case.op}-{'x'.join(str(given.shape).replace(' ', '') for given in case.given)}"
 
 
-def in_one_loop(cases: list[Case]) -> list[list[list[Any]]]:
-    """For each case and each of its dtypes, the outputs of all iterations of a vectorized loop."""
-    bodies = [[body_of(case, dtype) for dtype in case.dtypes] for case in cases]
+def in_one_loop(cases: list[tuple[Case, tuple[str, ...]]]) -> list[list[list[Any]]]:
+    """For each case and each of these dtypes, the outputs of all iterations of a vectorized loop."""
+    bodies = [[body_of(case, dtype) for dtype in dtypes] for case, dtypes in cases]
     found: list[list[list[Any]]] = pfor(lambda i: [[body(i) for body in of_case] for of_case in bodies], ITERATIONS)
     return found
 
@@ -96,6 +96,12 @@ TOGETHER = 12
 ONE_OF_EACH = list(one_of_each())
 BY_DEFAULT = [parameter.values[0] for parameter in ONE_OF_EACH if not parameter.marks]
 PLACES = {id(case): place for place, case in enumerate(BY_DEFAULT)}
+
+
+def dtypes_by_default(case: Case) -> tuple[str, ...]:
+    """Of dtypes that differ in their precision alone one, the first or another from case to case; else all."""
+    kinds = {dtype.rstrip("0123456789") for dtype in case.dtypes}
+    return case.dtypes if len(kinds) > 1 else (case.dtypes[PLACES[id(case)] % len(case.dtypes)],)
 
 
 LOOPS: dict[int, list[list[list[Any]]] | None] | None = None
@@ -116,7 +122,8 @@ def with_its_neighbours(number: int) -> list[list[list[Any]]] | None:
         return None
     if number not in LOOPS:
         try:
-            LOOPS[number] = in_one_loop(BY_DEFAULT[number * TOGETHER : (number + 1) * TOGETHER])
+            cases = BY_DEFAULT[number * TOGETHER : (number + 1) * TOGETHER]
+            LOOPS[number] = in_one_loop([(case, dtypes_by_default(case)) for case in cases])
         except Exception:
             LOOPS[number] = None
     return LOOPS[number]
@@ -128,10 +135,24 @@ def test_as_the_sequential_loop(case: Case) -> None:
     """Many in one loop, which takes longer to make than an op to convert; alone, if one of those raises."""
     number, place = divmod(PLACES.get(id(case), -1), TOGETHER)
     neighbours = with_its_neighbours(number)
-    found = in_one_loop([case])[0] if neighbours is None else neighbours[place]
-    for dtype, results in zip(case.dtypes, found, strict=True):
+    if neighbours is None:
+        compare_with_the_loop(case, case.dtypes, in_one_loop([(case, case.dtypes)])[0])
+    else:
+        compare_with_the_loop(case, dtypes_by_default(case), neighbours[place])
+
+
+def compare_with_the_loop(case: Case, dtypes: tuple[str, ...], found: list[list[Any]]) -> None:
+    for dtype, results in zip(dtypes, found, strict=True):
         body = body_of(case, dtype)
         assert_close(results, [body(tf.constant(i)) for i in range(ITERATIONS)], case.ulps)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
+@pytest.mark.parametrize("case", [case for case in BY_DEFAULT if dtypes_by_default(case) != case.dtypes], ids=name)
+def test_as_the_sequential_loop_in_the_other_dtypes(case: Case) -> None:
+    dtypes = tuple(dtype for dtype in case.dtypes if dtype not in dtypes_by_default(case))
+    compare_with_the_loop(case, dtypes, in_one_loop([(case, dtypes)])[0])
 
 
 OTHER_DTYPES = ("complex64", "complex128", "float16", "bfloat16", "uint8", "int16", "int64", "bool")
