@@ -65,6 +65,8 @@ def page() -> str:
             for path in sorted(folder.glob("*.py"))
             if path.name != "__init__.py"
         ]
+        if name == ".":
+            rows.insert(0, "| `__init__.py` | The public names of `batchnuts`, each imported when it is first used |")
         lines += ["| module | what it does |", "|---|---|", *rows] if rows else [f"Its modules are in `{name}/*/`."]
     return "\n".join(lines) + "\n"
 

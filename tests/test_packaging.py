@@ -12,8 +12,8 @@ import pytest
 from ruamel.yaml import YAML
 
 import batchnuts
-from batchnuts.bridges.errors import NUMPYRO, PYMC, Library
 from batchnuts.bridges.registry import BRIDGES
+from batchnuts.bridges.versions import NUMPYRO, PYMC, Library
 from batchnuts.experiments.__main__ import main as list_experiments
 from batchnuts.mcmc.model.model import ModelError
 from batchnuts.settings.yaml import ConfigError

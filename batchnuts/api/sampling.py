@@ -107,7 +107,10 @@ def sample_chains(
             failure = failed
         if failure is not None:  # not while that is handled: a user sees the error alone
             error = failure.cause
-            error.result = result_of(failure.draws)  # type: ignore[attr-defined]
+            try:
+                error.result = result_of(failure.draws)  # type: ignore[attr-defined]
+            except BaseException as second:
+                raise second from error
             error.add_note("The draws made before are in this exception's attribute `result`.")
             raise error
         if not draws.done.any():

@@ -88,7 +88,7 @@ class _Options:
         engine = self.engine()
         if engine is ON_BACKEND:
             return as_backend(self.backend, self.mode, self.style)
-        return engine.arrays(self.mode, self.style)
+        return engine.arrays(engine.info.mode_of(self.mode), self.style)
 
 
 class BatchedFunction(LaneFunction):
@@ -185,8 +185,9 @@ class BatchedFunction(LaneFunction):
         """
         options = _Options(executor, backend, mode, style, schedule, max_stack_depth)
         if profile and executor != "stackless" and not options.engine().info.profiles:
-            alone = executor if executor in ("unbatched", "reference") else backend
-            raise OptionError(f"profile counts what batching executors run; {alone!r} runs lane by lane")
+            if executor in ("unbatched", "reference"):
+                raise OptionError(f"profile counts what batching executors run; {executor!r} runs lane by lane")
+            raise OptionError(f"profile counts what the virtual machine runs; backend {backend!r} does not count it")
         with collect() if profile else contextlib.nullcontext() as collected:
             result = self._run(arguments, {}, options, tally)
         return result if collected is None else (result, collected)
@@ -251,7 +252,9 @@ class BatchedFunction(LaneFunction):
         name, profiled = engine.info.name, bool(collecting.get())
         if reason := engine.refuses(compiled):
             raise OptionError(f"backend {name!r} cannot run {self.__name__}: {reason}")  # type: ignore[attr-defined]
-        key = (name, hashable(inputs.types), arrays, inputs.lanes, schedule, limit, profiled)
+        # machines on one Backend are alike, whoever brings it; those that nothing compiles are made again
+        own = None if engine.info.profiles else name
+        key = (own, hashable(inputs.types), arrays, inputs.lanes, schedule, limit, profiled)
         expected = None if limit else _expected_depth(compiled, inputs)
         machine = self._machines.get(key)
         if machine is None:
@@ -260,9 +263,10 @@ class BatchedFunction(LaneFunction):
         elif expected and machine.stack_depth is not None and machine.stack_depth < expected:
             machine = machine.with_stack_depth(expected)
         notes = MachineNotes(began) if profiled and isinstance(machine, VirtualMachine) else None
-        run = Machine.run if notes is None else notes.run
+        run = None if notes is None else notes.run
         machine, results = run_to_end(machine, inputs.leaves, grow=limit is None, run=run)
-        self._machines.put(key, machine)
+        if engine.info.resumes:
+            self._machines.put(key, machine)
         if notes is not None:
             assert isinstance(machine, VirtualMachine)
             add_to_collecting(notes.profile(self.__name__, machine))  # type: ignore[attr-defined]

@@ -76,7 +76,7 @@ class LaneProgram:
 
     def __init__(self, function: BatchedFunction, arguments: tuple[Any, ...], backend: str, mode: str) -> None:
         self.engine = engine_of(backend)
-        self._backend = self.engine.arrays(mode, "auto")
+        self._backend = self.engine.arrays(self.engine.info.mode_of(mode), "auto")
         self._compiled = function.compiled(function.lane_types(arguments), self._backend)
         self._identity = function.identity
         self.result_type: Any = self._compiled.result_type

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.bridges.errors import NUMPYRO, failed
+from batchnuts.bridges.errors import failed
 from batchnuts.bridges.tracing import LIBRARY, can_be_traced, in_dtype
+from batchnuts.bridges.versions import NUMPYRO
 from batchnuts.mcmc.model.model import Data, DType, Model
 from batchnuts.mcmc.model.variables import ModelError, Variable, checked_dims, checked_labels
 from batchnuts.process.signals import say

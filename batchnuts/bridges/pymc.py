@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.bridges.errors import PYMC, names_in_files, place_in_users_code, text_of
+from batchnuts.bridges.errors import names_in_files, place_in_users_code, text_of
 from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype, say_none
+from batchnuts.bridges.versions import PYMC
 from batchnuts.mcmc.model.model import Data, DType, Model, NaturalScale
 from batchnuts.mcmc.model.variables import ModelError, Variable, checked_dims, checked_labels
 from batchnuts.process.signals import say

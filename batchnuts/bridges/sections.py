@@ -15,8 +15,8 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
-from batchnuts.bridges.errors import NUMPYRO, PYMC
 from batchnuts.bridges.tfp import import_tfp
+from batchnuts.bridges.versions import NUMPYRO, PYMC
 from batchnuts.mcmc.model.failures import ends_nothing
 from batchnuts.mcmc.model.model import DType, Model, ModelError
 from batchnuts.settings.schema import Settings, nearest, sentence, shown

@@ -1,4 +1,4 @@
-"""Configs of the command line: YAML files with overrides, checked against a strict schema before anything runs.
+"""Configs of the command line, with the formats of output: YAML files with overrides, checked before anything runs.
 
 Neither reading nor checking a config imports TensorFlow.
 """

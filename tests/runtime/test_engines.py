@@ -14,9 +14,12 @@ from batchnuts.autobatch.engines import registry
 from batchnuts.autobatch.engines.engine import EngineInfo, MachineOptions
 from batchnuts.autobatch.engines.reference import ReferenceEngine, ReferenceMachine
 from batchnuts.autobatch.engines.registry import engine_infos, engine_of, register
+from batchnuts.autobatch.engines.sweep import NUMPY, SweepEngine
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.machine import LaneProgram
 from batchnuts.autobatch.runtime import reference
+from batchnuts.mcmc.execution.chunk_plan import is_compiled
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
 
 class LaneByLaneMachine(ReferenceMachine):
@@ -62,8 +65,10 @@ def lane_by_lane(monkeypatch: pytest.MonkeyPatch) -> str:
 )
 def test_an_engine_that_is_registered_runs_the_corpus(case: Case, lane_by_lane: str) -> None:
     ours = case.function.run(*case.inputs, backend=lane_by_lane)
-    for found, expected in zip(flatten(ours)[0], flatten(case.function.run(*case.inputs, executor="reference"))[0]):
-        np.testing.assert_array_equal(found, expected)
+    on_numpy = case.function.run(*case.inputs, backend="numpy")
+    for found, expected in zip(flatten(ours)[0], flatten(on_numpy)[0], strict=True):
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 @batch
@@ -105,7 +110,7 @@ def test_what_it_refuses_is_an_error_that_says_why(lane_by_lane: str, monkeypatc
 
 
 def test_what_needs_more_than_it_has_says_so(lane_by_lane: str) -> None:
-    with pytest.raises(OptionError, match="'lane_by_lane' runs lane by lane"):
+    with pytest.raises(OptionError, match="what the virtual machine runs; backend 'lane_by_lane' does not count it"):
         triangle.run(N, backend=lane_by_lane, profile=True)
     with pytest.raises(OptionError, match="'lane_by_lane' runs programs as a whole, expected one that resumes"):
         LaneProgram(triangle, (N,), lane_by_lane, "eager").machine(3, 4)
@@ -116,3 +121,60 @@ def test_an_array_engine_says_in_which_modes_it_is_compiled() -> None:
         name: [m for m in ("xla", "graph", "eager") if info.is_compiled(m)] for name, info in engine_infos().items()
     }
     assert compiled == {"tensorflow": ["xla"], "jax": ["xla"], "numpy": [], "reference": []}
+
+
+class OneLaneAtATime(LaneByLaneMachine):
+    """Gives back before its budget is spent."""
+
+    def advance(self, state: dict[str, Any], budget: int, leave_at: int = 0) -> dict[str, Any]:
+        return super().advance(state, min(budget, 1), leave_at)
+
+
+def test_a_call_waits_for_all_lanes(lane_by_lane: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def machine(engine: Any, compiled: Any, arrays: Any, lanes: int, options: MachineOptions) -> ReferenceMachine:
+        return OneLaneAtATime(compiled.with_calls, lanes, options.stack_depth)
+
+    monkeypatch.setattr(LaneByLane, "machine", machine)
+    assert triangle.run(N, backend=lane_by_lane).tolist() == [6, 0, 15]
+
+
+class Native(SweepEngine):
+    """One with a mode of its own, whose machines are compiled and resume: on NumPy, here."""
+
+    def arrays(self, mode: str, style: str) -> Any:
+        assert mode == "native"
+        return NUMPY.arrays("eager", style)
+
+
+def test_an_engine_with_a_mode_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has that mode where another engine's is the default, and is divided into chunks as compiled ones are."""
+    modes = {"modes": ("native",), "compiled_modes": ("native",)}
+    info = EngineInfo("native", "machine code", packages=("numpy",), process_bytes=10**8, resumes=True, **modes)
+    monkeypatch.setattr(registry, "_ENGINES", dict(registry._ENGINES))
+    register(Native(info, lambda: None))
+    assert triangle.run(N, backend="native").tolist() == [6, 0, 15]
+    with pytest.raises(OptionError, match="mode must be one of xla, graph, eager; found 'turbo'"):
+        triangle.run(N, backend="native", mode="turbo")
+    program = LaneProgram(triangle, (N,), "native", "xla")
+    machine = program.machine(3, 8)
+    state = machine.advance(machine.start((N,)), 5)
+    resumed = machine.restore(machine.save(state), (N,))
+    assert program.result(machine, machine.advance(resumed, 10**6)).tolist() == [6, 0, 15]
+    assert is_compiled(ExecutionSettings.model_construct(backend="native", mode="xla", executor="virtual_machine"))
+
+
+def test_the_reference_takes_no_machine_from_the_cache() -> None:
+    function = batch(triangle.python_function)
+    for lanes in range(1, 4):
+        function.run(np.arange(lanes), executor="reference")
+    function.run(N, backend="numpy")
+    function.run(N, backend=NUMPY.arrays("eager", "auto"))
+    assert len(function._machines) == 1, "a Backend object is the same as its name"
+
+
+def test_a_state_with_an_entry_missing_is_refused() -> None:
+    machine = LaneProgram(triangle, (N,), "numpy", "eager").machine(3, 8)
+    saved = machine.save(machine.start((N,)))
+    del saved["pc"]
+    with pytest.raises(ValueError, match="what was saved has no pc, which this machine's state has"):
+        machine.restore(saved, (N,))

@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
-from batchnuts.autobatch.backends.backend import Backend, Identity
+from batchnuts.autobatch.backends.backend import MODES, Backend, Identity
+from batchnuts.autobatch.errors import OptionError
 from batchnuts.autobatch.pipeline import CompiledFunction
 from batchnuts.autobatch.runtime.machine import Machine
 from batchnuts.autobatch.scheduling.schedule import Schedule
@@ -26,7 +27,11 @@ class EngineInfo:
     process_bytes: int
     """Memory of a process that has imported it and compiled a run of a small model."""
     modes: tuple[str, ...] = ("eager",)
-    """The values of the option `mode` that it has, the default one first."""
+    """The values of the option `mode` that it has. Where there is only one, that is taken whatever is asked for."""
+    compiled_modes: tuple[str, ...] = ()
+    """Those in which a machine is one compiled program, so that Python does not drive its blocks."""
+    keeps_programs: bool = False
+    """Whether XLA compiles those programs, which are kept on disk (batchnuts/disk_cache)."""
     dependents: tuple[str, ...] = ()
     """Packages whose import in a user's module tells that this engine will be needed; empty where none does."""
     resumes: bool = False
@@ -34,13 +39,24 @@ class EngineInfo:
     profiles: bool = False
     """Whether its machines count what a profile needs; then they are virtual machines."""
     differentiates: bool = False
-    """Whether its array library gives gradients, so that log-densities can be written in it."""
+    """Whether log-densities are written in its array library: JAX's and TensorFlow's alone, so far."""
     where: str = ""
     """Of a library that gives gradients: the function that chooses between two arrays by a condition."""
 
+    def mode_of(self, option: str) -> str:
+        """The mode in which it runs where this one is asked for: its only one, or that, which `arrays` then checks.
+
+        Raises OptionError for what is no mode of any engine.
+        """
+        if len(self.modes) > 1:
+            return option
+        if option not in (*MODES, *self.modes):
+            raise OptionError(f"mode must be one of {', '.join(MODES)}; found {option!r}")
+        return self.modes[0]
+
     def is_compiled(self, mode: str) -> bool:
-        """Whether a machine is one compiled program in this mode, so that Python does not drive its blocks."""
-        return mode == "xla" and mode in self.modes
+        """Whether a machine is one compiled program where this mode is asked for."""
+        return (self.modes[0] if len(self.modes) == 1 else mode) in self.compiled_modes
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class ReferenceMachine(Machine):
 
     @override
     def advance(self, state: State, budget: int, leave_at: int = 0) -> State:
-        if budget < 1 or "results" in state:
+        if budget < 1 or "results" in state or self.lanes <= leave_at:
             return state
         return {
             **state,

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from batchnuts.autobatch.language.libraries.abstract import LIBRARY as TYPES
+from batchnuts.autobatch.language.libraries.abstract import Typed
 from batchnuts.autobatch.language.libraries.library import Library, TensorLibrary
 from batchnuts.autobatch.language.libraries.numpy import NUMPY
-from batchnuts.autobatch.language.libraries.types import LIBRARY as TYPES
-from batchnuts.autobatch.language.libraries.types import Typed
 
 Array = Any
 """A NumPy array or scalar, a TensorFlow tensor or variable, a JAX array or tracer, or a Python scalar."""
@@ -76,6 +76,8 @@ def tensor_library(name: str) -> TensorLibrary:
         from batchnuts.autobatch.language.libraries import jax
 
         return jax.LIBRARY
+    if name != "tensorflow":
+        raise ValueError(f"no log-density is written in {name!r}; expected jax or tensorflow")
     from batchnuts.autobatch.language.libraries import tensorflow
 
     return tensorflow.LIBRARY

@@ -64,7 +64,10 @@ class Machine(ABC):
 
     @abstractmethod
     def advance(self, state: State, budget: int, leave_at: int = 0) -> State:
-        """Spend up to `budget` sweeps, none once at most `leave_at` lanes have not halted."""
+        """Spend `budget` sweeps, but none once at most `leave_at` lanes have not halted.
+
+        What a sweep is, is the engine's to say. Callers take all of the budget as spent where more lanes are left.
+        """
 
     @abstractmethod
     def live(self, state: State) -> np.ndarray:
@@ -96,7 +99,10 @@ class Machine(ABC):
 
     def run(self, arguments: Any) -> State:
         """Run from `start` until every lane has halted."""
-        return self.advance(self.start(arguments), np.iinfo(np.int64).max)
+        state = self.start(arguments)
+        while not self.is_finished(state):
+            state = self.advance(state, np.iinfo(np.int64).max)
+        return state
 
 
 class ResumableMachine(Machine):
@@ -158,14 +164,14 @@ class ResumableMachine(Machine):
 
 
 def run_to_end(
-    machine: Machine, arguments: Any, *, grow: bool, run: Callable[[Any, Any], State] = Machine.run
+    machine: Machine, arguments: Any, *, grow: bool, run: Callable[[Any, Any], State] | None = None
 ) -> tuple[Machine, tuple[np.ndarray, ...]]:
     """The results, and the machine that had stacks deep enough to compute them (the same one unless `grow`).
 
     `run` makes one attempt: the finished state of a machine started with the arguments.
     """
     while True:
-        state = run(machine, arguments)
+        state = machine.run(arguments) if run is None else run(machine, arguments)
         try:
             machine.check_faults(state, depth_is_given=not grow)
         except StackOverflowError:

@@ -247,17 +247,19 @@ class VirtualMachine(ResumableMachine):
 
     @override
     def save(self, state: State) -> dict[str, np.ndarray]:
-        return {
-            name: np.array(self.backend.to_numpy(array))
-            for name, array in state.items()
-            if not name.startswith(PREFIX) and name.removeprefix("value:") not in self.buffers
-        }
+        return {name: np.array(self.backend.to_numpy(array)) for name, array in state.items() if self._is_saved(name)}
+
+    def _is_saved(self, name: str) -> bool:
+        """Whether this entry of a state is: neither a shared array nor a buffer."""
+        return not name.startswith(PREFIX) and name.removeprefix("value:") not in self.buffers
 
     @override
     def restore(self, saved: Mapping[str, np.ndarray], arguments: Any) -> State:
         state = dict(self.start(arguments))  # in this order of names, which the compiled program goes by
         if unknown := saved.keys() - state.keys():
             raise ValueError(f"this machine's state has no {', '.join(sorted(unknown))}")
+        if missing := {name for name in state if self._is_saved(name)} - saved.keys():
+            raise ValueError(f"what was saved has no {', '.join(sorted(missing))}, which this machine's state has")
         for name, array in saved.items():
             own = self.backend.to_numpy(state[name])
             if own.shape != array.shape or own.dtype != array.dtype:

@@ -177,7 +177,7 @@ def _identity(
 
     density: the primitive that computes it, with its gradient.
     """
-    by_xla = engine_infos()[execution.backend].is_compiled(execution.mode)
+    by_xla = (info := engine_infos()[execution.backend]).keeps_programs and info.is_compiled(execution.mode)
     if execution.executor != "virtual_machine" or not by_xla or current() is None:
         return None
     # TensorFlow's programs call one trace of the density; JAX traces it for each, and a twin is traced for each

@@ -1,4 +1,4 @@
-"""The program of a run, written for one chain: a stretch of transitions."""
+"""The program of a run, written for one chain: a stretch of transitions, and the record that it makes of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates of the metric from positions of chains and the gradients of the log density there.
+"""The kinds of metric, and their estimates from positions of chains and the gradients of the log density there.
 
 M^-1 minimizes the sample Fisher divergence between the density and a Gaussian of that covariance (Seyboldt, Carlson,
 Carpenter, arXiv 2603.18845; nutpie). With Cx the covariance of positions and Cg that of gradients, the minimum is where

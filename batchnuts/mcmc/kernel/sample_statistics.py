@@ -1,4 +1,4 @@
-"""What is recorded of each transition beside the position, declared once.
+"""What is recorded of each transition beside the position, declared once; `chain_program.Record` has a field for each.
 
 The buffers of a chain (`chain_program.empty_records`), the bytes of a draw, the keys of `Draws.stats`, the variables of
 the group `sample_stats` and the table in docs/output.md follow from it.

@@ -1,4 +1,7 @@
-"""A run: what it is made of, and its steps. `sampling.py` puts them together."""
+"""A run: what it is made of, and its steps, in which it looks at progress, signals, checkpoints and stopping rules.
+
+`sampling.py` puts the steps together.
+"""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class WarmupReport:
 class Draws:
     """All that a run recorded, as NumPy arrays.
 
-    `position` [chains, draws, dimension]; `stats` one array [chains, draws] for each name in STATISTICS (`diverging`
+    `position` [chains, draws, dimension]; `stats` one array [chains, draws] for each of SAMPLE_STATISTICS (`diverging`
     and `reached_max_treedepth` are bool); `done` int [chains]: how many of each chain's draws are valid, always `draws`
     (with `settings.until` the same for all, up to `draws`) unless `interrupted` (entries past it are undefined);
     `metric` the parameters of the metric used for the draws; `warmup` how the warmup before them went; `timings`
