@@ -153,7 +153,7 @@ def one_run(model: Any, run: RunOptions, workers: int) -> Costs:
     """The costs of a run on threads (0), or on so many workers."""
     from batchnuts.cluster import running_stretch
     from batchnuts.cluster.connect import connected
-    from batchnuts.mcmc.settings.run_settings import ClusterSettings
+    from batchnuts.mcmc.settings.cluster_settings import ClusterSettings
     from batchnuts.process.signals import StopSignals
 
     if not workers:

@@ -39,7 +39,7 @@ from batchnuts.mcmc.checkpoint.keeper import Keeper, read_saved_run
 from batchnuts.mcmc.execution import chunk
 from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.model.content import Content
-from batchnuts.mcmc.settings.run_settings import ClusterSettings
+from batchnuts.mcmc.settings.cluster_settings import ClusterSettings
 from batchnuts.mcmc.storage.draws import Draws, Progress
 from batchnuts.process.signals import StopSignals
 

@@ -25,7 +25,7 @@ from batchnuts.mcmc.checkpoint.saved_run import described
 from batchnuts.mcmc.execution.program_cache import Programs, borrow
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.model import Model
-from batchnuts.mcmc.settings.run_settings import ClusterSettings
+from batchnuts.mcmc.settings.cluster_settings import ClusterSettings
 from batchnuts.mcmc.storage.draws import Progress, RunFailed
 from batchnuts.mcmc.storage.place import LocalPlace
 from batchnuts.process.signals import StopSignals

@@ -12,8 +12,8 @@ from typing import Any, Literal, TypedDict, TypeVar
 
 from pydantic_core import PydanticUndefined
 
+from batchnuts.mcmc.settings.cluster_settings import ClusterSettings
 from batchnuts.mcmc.settings.run_settings import (
-    ClusterSettings,
     ExecutionSettings,
     InitSettings,
     SamplerSettings,

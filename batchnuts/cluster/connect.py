@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchnuts.autobatch.machine import processors
 from batchnuts.cluster.errors import ClusterError
-from batchnuts.mcmc.settings.run_settings import LOCAL, ClusterSettings
+from batchnuts.mcmc.settings.cluster_settings import LOCAL, ClusterSettings
 from batchnuts.process.signals import StopSignals, say
 from batchnuts.settings.schema import in_words
 
