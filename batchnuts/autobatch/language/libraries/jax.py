@@ -19,12 +19,13 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.interpreters import ad, batching, mlir, partial_eval
+from jax.interpreters import partial_eval
 from typing_extensions import override
 
 from batchnuts.autobatch.language.libraries.jax_flags import compile_small_loops_whole
 from batchnuts.autobatch.language.libraries.jax_identity import identity_of, identity_of_jaxpr
 from batchnuts.autobatch.language.libraries.jax_indices import refuse_indices_outside
+from batchnuts.autobatch.language.libraries.jax_primitives import expm1, once, without_reverse
 from batchnuts.autobatch.language.libraries.jax_programs import Jitted
 from batchnuts.autobatch.language.libraries.library import Array, Function, Traced
 from batchnuts.autobatch.language.libraries.tensors import Formulas
@@ -142,43 +143,6 @@ _OUTSIDE = ("as_callers", "from_caller", "untransformed", "without_reverse")
 """Functions of the library that are not run with 64 bits on."""
 
 
-def _refuse(*_: Any, message: str) -> Any:
-    raise TypeError(message)
-
-
-_without_reverse = jax.extend.core.Primitive("without_reverse")
-_without_reverse.def_impl(lambda x, message: x)
-_without_reverse.def_abstract_eval(lambda x, message: x)
-mlir.register_lowering(_without_reverse, lambda _, x, message: [x])
-batching.defvectorized(_without_reverse)
-ad.deflinear2(_without_reverse, _refuse)
-
-
-def _rows_by_number(x: Any) -> Any:
-    """x [rows, ...], read through an array of its rows' numbers; a scalar as it is."""
-    if not x.shape:
-        return x
-    return x.at[lax.iota(np.int32, x.shape[0])].get(mode="promise_in_bounds")
-
-
-_once = jax.extend.core.Primitive("once")
-"""The same words. XLA for processors would compute them again in the loop of each array that depends on them; an array
-that is indexed must be there first (decisions/0016). Over lanes the first axis is theirs."""
-_once.def_impl(lambda x: x)
-_once.def_abstract_eval(lambda x: x)
-mlir.register_lowering(_once, lambda _, x: [x])
-mlir.register_lowering(_once, mlir.lower_fun(_rows_by_number, multiple_results=False), platform="cpu")
-batching.defvectorized(_once)
-
-
-@jax.custom_jvp  # type: ignore[untyped-decorator]
-def _expm1(x: Array) -> Array:
-    return lax.expm1(x)
-
-
-_expm1.defjvps(lambda tangent, _, x: tangent * lax.exp(x))  # JAX has expm1(x) + 1, which has no digits far below 0
-
-
 class JaxLibrary(Formulas):
     """The `TensorLibrary` of JAX: arrays, and what stands for them while JAX traces.
 
@@ -216,7 +180,7 @@ class JaxLibrary(Formulas):
     exp = staticmethod(lax.exp)
     log = staticmethod(lax.log)
     log1p = staticmethod(lax.log1p)
-    expm1 = staticmethod(_expm1)
+    expm1 = staticmethod(expm1)
     sqrt = staticmethod(lax.sqrt)
     sin = staticmethod(lax.sin)
     cos = staticmethod(lax.cos)
@@ -377,7 +341,7 @@ class JaxLibrary(Formulas):
         def behind_barriers(*words: Array) -> tuple[Array, ...]:
             inside = lax.optimization_barrier(tuple(jnp.asarray(word, np.uint32) for word in words))
             results: tuple[Array, ...] = lax.optimization_barrier(tuple(function(*inside)))
-            return tuple(map(_once.bind, results))
+            return tuple(map(once.bind, results))
 
         return with_64_bits(jax.jit(behind_barriers))
 
@@ -411,7 +375,7 @@ class JaxLibrary(Formulas):
     @override
     def without_reverse(self, function: Function, message: str) -> Function:
         def barred(x: Array) -> Array:
-            return _without_reverse.bind(x, message=message) if jnp.issubdtype(x.dtype, jnp.inexact) else x
+            return without_reverse.bind(x, message=message) if jnp.issubdtype(x.dtype, jnp.inexact) else x
 
         return lambda *arrays: tuple(map(barred, function(*arrays)))
 
