@@ -243,7 +243,7 @@ programs = st.builds(
 )
 
 
-@examples(50)
+@examples(100)
 @given(programs)
 def test_any_program_reads_back(program: Program) -> None:
     assert_round_trip(program)
