@@ -18,7 +18,7 @@ from typing import Any, overload
 import numpy as np
 
 from batchnuts.autobatch.backends.backend import Backend, Identity
-from batchnuts.autobatch.backends.registry import as_backend, get_backend
+from batchnuts.autobatch.backends.registry import get_backend, with_style
 from batchnuts.autobatch.cached_functions import read_or_compile
 from batchnuts.autobatch.engines.engine import Engine, MachineOptions
 from batchnuts.autobatch.engines.registry import engine_of
@@ -86,9 +86,9 @@ class _Options:
     def arrays(self) -> Backend:
         """The array library to compile for."""
         engine = self.engine()
-        if engine is ON_BACKEND:
-            return as_backend(self.backend, self.mode, self.style)
-        return engine.arrays(engine.info.mode_of(self.mode), self.style)
+        if isinstance(self.backend, str) or engine is not ON_BACKEND:
+            return engine.arrays(engine.info.mode_of(self.mode), self.style)
+        return with_style(self.backend, self.style)
 
 
 class BatchedFunction(LaneFunction):

@@ -37,7 +37,7 @@ from batchnuts.autobatch.language.arrays import library_of, tensor_library, tens
 from batchnuts.autobatch.language.libraries.library import TensorLibrary, Traced
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.runtime.block_costs import Costs, costs_of_program
-from batchnuts.autobatch.runtime.machine import CostlyRuns, Counts, Machine, ResumableMachine, State
+from batchnuts.autobatch.runtime.machine import CostlyRuns, Machine, MachineCounts, ResumableMachine, State
 from batchnuts.autobatch.runtime.stackless import Tally
 from batchnuts.autobatch.runtime.virtual_machine import buffers_of
 from batchnuts.autobatch.scheduling.policies import costly_blocks
@@ -45,11 +45,11 @@ from batchnuts.autobatch.scheduling.schedule import Schedule
 
 __all__ = [
     "CostlyRuns",
-    "Counts",
     "EngineInfo",
     "Identity",
     "LaneProgram",
     "Machine",
+    "MachineCounts",
     "ResumableMachine",
     "State",
     "Tally",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 
-from batchnuts.autobatch.backends.backend import MODES, STYLES, Backend
+from batchnuts.autobatch.backends.backend import STYLES, Backend
 from batchnuts.autobatch.errors import OptionError
 from batchnuts.process.quiet import import_tensorflow
 
@@ -27,12 +27,9 @@ def get_backend(name: str, mode: str, style: str = "auto") -> Backend:
     return _make_backend(name, "eager" if name == "numpy" else mode, style)
 
 
-def as_backend(backend: str | Backend, mode: str, style: str) -> Backend:
-    """The backend for what `run` accepts: a name, or a Backend object, which already has a mode and style."""
-    if isinstance(backend, str):
-        if backend == "numpy" and mode not in MODES:
-            raise OptionError(f"mode must be one of {', '.join(MODES)}; found {mode!r}")
-        return get_backend(backend, mode, style)
+def with_style(backend: Backend, style: str) -> Backend:
+    """A Backend object, which brings its own mode and style along. Raises OptionError where another style is asked
+    for."""
     if style not in ("auto", backend.style):
         raise OptionError(f"style={style!r}, but the backend {backend.name!r} was made for {backend.style!r}")
     return backend

@@ -56,7 +56,7 @@ class EngineInfo:
 
     def is_compiled(self, mode: str) -> bool:
         """Whether a machine is one compiled program where this mode is asked for."""
-        return (self.modes[0] if len(self.modes) == 1 else mode) in self.compiled_modes
+        return self.mode_of(mode) in self.compiled_modes
 
 
 @dataclass(frozen=True)

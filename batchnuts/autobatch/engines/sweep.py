@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing_extensions import override
 
 from batchnuts.autobatch.backends.backend import Backend
-from batchnuts.autobatch.backends.registry import as_backend
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.engines.engine import Engine, EngineInfo, MachineOptions, Threads
 from batchnuts.autobatch.pipeline import CompiledFunction
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine
@@ -22,7 +22,7 @@ class SweepEngine(Engine):
 
     @override
     def arrays(self, mode: str, style: str) -> Backend:
-        return as_backend(self.info.name, mode, style)
+        return get_backend(self.info.name, mode, style)
 
     @override
     def machine(

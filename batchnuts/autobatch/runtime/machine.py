@@ -43,7 +43,7 @@ class CostlyRuns:
 
 
 @dataclass(frozen=True)
-class Counts:
+class MachineCounts:
     """What a machine has done since `start`."""
 
     sweeps: int
@@ -159,7 +159,7 @@ class ResumableMachine(Machine):
         """
 
     @abstractmethod
-    def counts(self, state: State) -> Counts:
+    def counts(self, state: State) -> MachineCounts:
         """What was done since `start`, by the machine's own counters."""
 
 

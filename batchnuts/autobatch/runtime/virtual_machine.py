@@ -46,7 +46,7 @@ from batchnuts.autobatch.language.shared import PREFIX
 from batchnuts.autobatch.runtime.block_code import MachineBlocks
 from batchnuts.autobatch.runtime.block_costs import Costs, block_work, costs_of
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
-from batchnuts.autobatch.runtime.machine import CostlyRuns, Counts, ResumableMachine, run_to_end
+from batchnuts.autobatch.runtime.machine import CostlyRuns, MachineCounts, ResumableMachine, run_to_end
 from batchnuts.autobatch.scheduling.dispatch import Rule
 from batchnuts.autobatch.scheduling.policies import costly_blocks, ending_early, make_schedule
 from batchnuts.autobatch.scheduling.schedule import Schedule
@@ -309,10 +309,10 @@ class VirtualMachine(ResumableMachine):
         return self.backend.to_numpy(state[self._entry(variable)])
 
     @override
-    def counts(self, state: State) -> Counts:
+    def counts(self, state: State) -> MachineCounts:
         executions, active, sweeps = (self.backend.to_numpy(state[name]) for name in ("executions", "active", "sweeps"))
         costly = CostlyRuns(int(active[self._costly].sum()), int(executions[self._costly].sum()) * self.lanes)
-        return Counts(int(sweeps), costly)
+        return MachineCounts(int(sweeps), costly)
 
     @override
     def check_faults(self, state: State, depth_is_given: bool = True) -> None:
