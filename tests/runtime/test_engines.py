@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -178,3 +180,35 @@ def test_a_state_with_an_entry_missing_is_refused() -> None:
     del saved["pc"]
     with pytest.raises(ValueError, match="what was saved has no pc, which this machine's state has"):
         machine.restore(saved, (N,))
+
+
+SAMPLED_BY_ITS_OWN = """
+from batchnuts.autobatch.engines.engine import EngineInfo
+from batchnuts.autobatch.engines.registry import register
+from batchnuts.autobatch.engines.sweep import NUMPY, SweepEngine
+
+class Own(SweepEngine):
+    def arrays(self, mode, style):
+        return NUMPY.arrays("eager", style)
+
+register(Own(EngineInfo("own", "an engine of one's own", ("numpy",), 10**8, resumes=True), lambda: None))
+import batchnuts
+
+model = batchnuts.Model.from_function(lambda q: -0.5 * (q * q).sum(), dimension=2)
+small = dict(chains=4, draws=5, warmup=0, step_size=0.5, max_tree_depth=2, seed=1, progress=False)
+own, numpy = (batchnuts.sample_chains(model, backend=name, **small) for name in ("own", "numpy"))
+assert (own["posterior"]["position"].values == numpy["posterior"]["position"].values).all()
+assert own["posterior"].attrs["backend"] == "own"
+try:
+    batchnuts.sample_chains(model, backend="owm")
+except batchnuts.BatchnutsError as error:
+    assert "expected one of auto, jax, tensorflow, numpy, own; did you mean 'own'?" in str(error), error
+else:
+    raise SystemExit("an unknown engine was accepted")
+"""
+
+
+def test_chains_are_sampled_on_an_engine_that_is_registered_first() -> None:
+    """Before `batchnuts.mcmc` is imported, as docs/add_an_engine.md says."""
+    done = subprocess.run([sys.executable, "-c", SAMPLED_BY_ITS_OWN], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
