@@ -1,4 +1,4 @@
-"""Whole runs: counts of draws, reproducibility, settings, structure, progress and Ctrl-C.
+"""Whole runs: counts of draws, reproducibility, settings, structure and progress.
 
 Most run under NumPy, where nothing is compiled; the executors' agreement is a matter of tests/mcmc/test_nuts.py.
 """
@@ -6,8 +6,6 @@ Most run under NumPy, where nothing is compiled; the executors' agreement is a m
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,37 +13,18 @@ import numpy as np
 import pytest
 from chain_runs import slice_for
 from mcmc_models import gaussian
+from small_runs import FIXED, MODEL, assert_same, run
 
 from batchnuts import sample_chains
 from batchnuts.autobatch import BatchedFunction, StackOverflowError, ops
 from batchnuts.mcmc.execution.program_cache import check_disk_cache
 from batchnuts.mcmc.kernel.sample_statistics import STATISTIC_NAMES
-from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.output.datasets import to_datasets
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import split_settings
 from batchnuts.mcmc.storage.draws import Draws, Progress
 from batchnuts.settings.schema import SettingsError
-
-MODEL = gaussian(3, covariance="ar1", correlation=0.6)
-FIXED: dict[str, Any] = {"chains": 4, "warmup": 0, "draws": 9, "step_size": 0.8, "seed": 7, "backend": "numpy"}
-
-
-def run(
-    model: Model = MODEL,
-    progress: Callable[[Progress], None] | None = None,
-    divergences: bool = False,
-    **settings: Any,
-) -> Draws:
-    return run_chains(model, *split_settings(FIXED | settings), progress, content=Content(divergences=divergences))
-
-
-def assert_same(one: Draws, other: Draws, chains: slice = slice(None), draws: slice = slice(None)) -> None:
-    """The same draws and statistics, bit for bit."""
-    np.testing.assert_array_equal(one.position[chains, draws], other.position[chains, draws])
-    for name in one.stats:
-        np.testing.assert_array_equal(one.stats[name][chains, draws], other.stats[name][chains, draws], err_msg=name)
 
 
 @pytest.fixture(scope="module")
@@ -288,159 +267,6 @@ def test_progress_is_monotone_and_its_phases_come_in_order(executor: str, monkey
         assert (columns["useful_gradients"] <= columns["executed_gradients"])[rows].all()
     assert columns["transitions"][rows][-1] == 4 * 6
     assert columns["useful_gradients"][rows][-1] == seen[-1].useful_gradients
-
-
-# ---- Ctrl-C ------------------------------------------------------------------------------------------------------
-
-
-def interrupting(phase: str, share: float) -> Callable[[Progress], None]:
-    """A progress callback that presses Ctrl-C once the phase has come so far."""
-
-    def callback(progress: Progress) -> None:
-        if progress.phase == phase and progress.done >= share * progress.total:
-            raise KeyboardInterrupt
-
-    return callback
-
-
-@pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
-def test_interrupted_while_drawing(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was drawn is kept, and is what an uninterrupted run draws first."""
-    slice_for(1e-6, monkeypatch)
-    settings = {"draws": 16, "executor": executor, "chains": 5}
-    cut = run(progress=interrupting("sampling", 0.3), **settings)
-    whole = run(**settings)
-    assert cut.interrupted
-    assert 0 < cut.done.sum() < 5 * 16
-    if executor == "virtual_machine":
-        assert len(set(cut.done)) > 1, "chains are out of step"
-    for chain, done in enumerate(cut.done):
-        assert_same(cut, whole, slice(chain, chain + 1), slice(0, done))
-
-
-def test_interrupted_draws_are_saved_as_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    slice_for(1e-6, monkeypatch)
-    cut = run(progress=interrupting("sampling", 0.4), draws=8)
-    groups = to_datasets(cut, MODEL)
-    assert groups["posterior"].attrs["interrupted"] == 1
-    assert groups["posterior"].sizes["draw"] == cut.done.min()
-    assert np.isfinite(groups["posterior"]["x"].values).all()
-    further = groups["unfinished"]["x"].values
-    assert np.isfinite(further).all(axis=2).sum() == cut.done.sum() - 4 * cut.done.min()
-
-
-@pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
-@pytest.mark.parametrize(("phase", "share"), [("compile", 0.0), ("warmup", 0.0), ("warmup", 0.9)])
-def test_interrupted_before_the_first_draw(
-    phase: str, share: float, executor: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing of the warmup is passed off as draws."""
-    slice_for(1e-6, monkeypatch)
-    cut = run(progress=interrupting(phase, share), warmup=20, draws=3, executor=executor, max_tree_depth=4)
-    assert cut.interrupted
-    np.testing.assert_array_equal(cut.done, np.zeros(4))
-    assert cut.position.shape == (4, 3, 3)
-
-
-def test_interrupted_at_the_first_report_of_sampling_after_a_warmup(monkeypatch: pytest.MonkeyPatch) -> None:
-    slice_for(1e-6, monkeypatch)
-    settings = {"warmup": 20, "draws": 8, "max_tree_depth": 3}
-    cut = run(progress=interrupting("sampling", 0.0), **settings)
-    whole = run(**settings)
-    assert cut.done.max() <= 8
-    for chain, done in enumerate(cut.done):
-        assert_same(cut, whole, slice(chain, chain + 1), slice(0, done))
-
-
-def test_a_signal_ends_the_draws_in_order_however_often_it_comes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """From Python too: what was drawn is given out, what is printed on stderr, and the handlers are put back."""
-    slice_for(1e-6, monkeypatch)
-    monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)
-
-    def burst(progress: Progress) -> None:
-        if progress.phase == "sampling" and progress.done >= 0.3 * progress.total:
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT):
-                signal.raise_signal(number)
-
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        result = sample_chains(MODEL, progress=burst, **FIXED | {"draws": 8})
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    attributes = result["posterior"].attrs
-    assert attributes["interrupted"] == 1
-    assert 0 < attributes["draws_made"] < 4 * 8
-    printed = capsys.readouterr().err
-    assert "batchnuts: ended by SIGTERM; keeping the draws." in printed
-    assert "press again to give up and lose them" in printed
-    assert "ended by SIGTERM; " in printed.splitlines()[-1]
-    assert f"{attributes['draws_complete']} of 8 draws of each of 4 chains" in printed
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_is_raised_with_the_draws_where_that_is_asked_for(
-    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """So that a program ends in time, with what there is."""
-    slice_for(1e-6, monkeypatch)
-    monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)
-
-    def press(progress: Progress) -> None:
-        if progress.phase == "sampling" and progress.done >= 0.3 * progress.total:
-            signal.raise_signal(number)
-
-    with pytest.raises(KeyboardInterrupt) as caught:
-        sample_chains(MODEL, progress=press, signals="raise", **FIXED | {"draws": 8})
-    name = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
-    assert str(caught.value).startswith(f"{name}; ")
-    assert str(caught.value).endswith("in this exception's attribute `result`")
-    assert caught.value.signal == number
-    attributes = caught.value.result["posterior"].attrs
-    assert attributes["interrupted"] == 1
-    assert f"{attributes['draws_complete']} of 8 draws of each of 4 chains" in str(caught.value)
-
-
-def test_what_is_asked_for_at_a_signal_is_one_of_two() -> None:
-    with pytest.raises(SettingsError, match="signals: found 'ignore'; expected 'keep' or 'raise'"):
-        sample_chains(MODEL, signals="ignore", **FIXED)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("phase", ["compile", "warmup"])
-def test_a_signal_before_the_first_draw_is_a_keyboard_interrupt(
-    phase: str, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There is nothing that a caller could use, but for the signal's name."""
-    monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)
-
-    def press(progress: Progress) -> None:
-        if progress.phase == phase:
-            signal.raise_signal(number)
-
-    with pytest.raises(KeyboardInterrupt) as caught:
-        sample_chains(MODEL, progress=press, **FIXED | {"warmup": 20})
-    assert ("SIGTERM" in str(caught.value)) == (number == signal.SIGTERM)
-    monkeypatch.undo()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-@pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
-def test_what_goes_wrong_while_drawing_loses_no_draw(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    slice_for(1e-6, monkeypatch)
-
-    def fail(progress: Progress) -> None:
-        if progress.phase == "sampling" and progress.done >= 0.4 * progress.total:
-            raise ZeroDivisionError("in a callback")
-
-    with pytest.raises(ZeroDivisionError, match="in a callback") as caught:
-        sample_chains(MODEL, progress=fail, **FIXED | {"draws": 8, "executor": executor})
-    assert "attribute `result`" in caught.value.__notes__[0]
-    kept = caught.value.result["posterior"]
-    assert kept.attrs["draws_made"] >= 0.4 * 4 * 8
-    assert kept.attrs["interrupted"] == 1
 
 
 # ---- stack depth -------------------------------------------------------------------------------------------------
