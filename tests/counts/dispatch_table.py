@@ -76,26 +76,24 @@ def summed(blocks: Iterable[Block], counts: Counts, lanes: int) -> Dispatches:
 def stackless(function: Any, inputs: tuple[Any, ...]) -> Dispatches:
     tally: dict[str, tuple[int, int]] = {}
     function.run(*inputs, executor="stackless", backend="numpy", tally=tally)
-    program = function.compiled(function.lane_types(inputs), get_backend("numpy", "eager")).with_calls
+    bound = function._bind(inputs, {})  # with its defaults
+    program = function.compiled(bound.types, get_backend("numpy", "eager")).with_calls
     blocks = [block for body in program.all_functions() for block in body.graph.blocks]
-    return summed(blocks, tally, len(flatten(inputs)[0][0]))
+    return summed(blocks, tally, bound.lanes)
 
 
 def virtual_machine(function: Any, inputs: tuple[Any, ...], schedule: str) -> Dispatches:
-    leaves = [np.asarray(leaf) for leaf in flatten(inputs)[0]]
-    lanes = len(leaves[0])
-    machine = function.machine(
-        function.lane_types(inputs), lanes, get_backend("numpy", "eager"), schedule, FIRST_STACK_DEPTH
-    )
+    bound = function._bind(inputs, {})  # with its defaults
+    machine = function.machine(bound.types, bound.lanes, get_backend("numpy", "eager"), schedule, FIRST_STACK_DEPTH)
     while True:
-        state = machine.run(leaves)
+        state = machine.run(bound.leaves)
         try:
             machine.check_faults(state)
         except StackOverflowError:
             machine = machine.with_stack_depth(2 * machine.stack_depth)
             continue
         pairs = zip(state["executions"].tolist(), state["active"].tolist())
-        return summed(machine.program.graph.blocks, dict(zip(machine.schedule.order, pairs)), lanes)
+        return summed(machine.program.graph.blocks, dict(zip(machine.schedule.order, pairs)), bound.lanes)
 
 
 def dispatches(function: Any, inputs: tuple[Any, ...], column: str) -> Dispatches:
