@@ -372,7 +372,7 @@ class BatchedFunction(LaneFunction):
         after = [*programs][-1] if after is None else after
         if after not in programs:
             raise OptionError(f"no pass {after!r}; the passes are {', '.join(programs)}")
-        return show_program(programs[after])
+        return show_program(programs[after], expressions=after == "record_expressions")
 
     def explain(self, *types: Any, backend: str = "tensorflow") -> str:
         """A report for one lane's argument types, given as for `dump`.

@@ -77,7 +77,7 @@ def _as_entry(compiled: CompiledFunction) -> bytes | None:
 
 def _texts(compiled: CompiledFunction) -> tuple[str, str]:
     """The texts of both programs."""
-    return show_program(compiled.lowered), show_program(compiled.with_calls)
+    return show_program(compiled.lowered, expressions=True), show_program(compiled.with_calls, expressions=True)
 
 
 def write(compiled: CompiledFunction) -> bytes:

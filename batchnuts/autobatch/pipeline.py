@@ -28,6 +28,7 @@ from batchnuts.autobatch.passes.inline import inline
 from batchnuts.autobatch.passes.invert import invert
 from batchnuts.autobatch.passes.lower import lower_function_calls
 from batchnuts.autobatch.passes.propagate_copies import propagate_copies
+from batchnuts.autobatch.passes.record_expressions import record_expressions
 from batchnuts.autobatch.passes.rematerialize import rematerialize
 from batchnuts.autobatch.passes.reuse_frames import reuse_frames
 from batchnuts.autobatch.passes.self_tail_calls import self_tail_calls
@@ -129,6 +130,7 @@ def compile_program(
         "duplicate_tails", eliminate(fold_branches(eliminate(duplicate_tails(program)))), verify.check_types
     )
     obeys_discipline = partial(verify.check_stack_discipline, functions=with_calls.functions)
+    with_calls = passed("record_expressions", record_expressions(with_calls), verify.check_expressions)
     program = passed("lower", lower_function_calls(with_calls), obeys_discipline)
     program = passed("eliminate_lowered", eliminate(program), obeys_discipline)
     bodies = with_calls.functions
@@ -143,5 +145,7 @@ def compile_program(
     program = passed("reuse_frames", classify(eliminate(reuse_frames(program, bodies))), is_allocated)
     program = passed("coalesce", coalesce(program), is_allocated)
     program = passed("propagate_copies", classify(eliminate(propagate_copies(program))), is_allocated)
-    lowered = passed("tail_calls", tail_calls(program), is_allocated)
+    program = passed("tail_calls", tail_calls(program), is_allocated)
+    lowered = record_expressions(program)  # of what passes have added
+    verify.check_expressions(lowered)
     return CompiledFunction(with_calls, lowered, result_type, depth_bound(with_calls))

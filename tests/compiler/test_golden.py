@@ -41,6 +41,7 @@ CHANGED_BY: dict[str, Any] = {
     "inline": BY_NAME["gcd"].function,
     "if_convert": BY_NAME["collatz"].function,
     "duplicate_tails": BY_NAME["exchange"].function,
+    "record_expressions": BY_NAME["gcd"].function,
     "lower": fibonacci,
     "eliminate_lowered": quotients,
     "allocate": fibonacci,
@@ -59,7 +60,7 @@ def before_and_after(function: Any, types: tuple[Any, ...], name: str) -> tuple[
     passes = function.passes(*types)
     number = [*passes].index(name)
     before = show_program([*passes.values()][number - 1]) if number else inspect.getsource(function.function)
-    return before.strip(), show_program(passes[name]).strip()
+    return before.strip(), show_program(passes[name], expressions=name == "record_expressions").strip()
 
 
 @pytest.mark.parametrize("name", CHANGED_BY)

@@ -23,6 +23,7 @@ PASSES = (
     "inline",
     "if_convert",
     "duplicate_tails",
+    "record_expressions",
     "lower",
     "eliminate_lowered",
     "allocate",

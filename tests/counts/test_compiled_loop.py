@@ -110,7 +110,10 @@ def test_a_push_by_selection_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_graph_is_small() -> None:
-    """Each of its nodes takes Python and XLA a tenth of a millisecond and more. A cipher is traced once for all."""
+    """Each of its nodes takes Python and XLA a tenth of a millisecond and more. A cipher is traced once for all.
+
+    They are 240 more where the process's first program has let small arrays be packed (`PROCESS.small_loop_bytes`).
+    """
     machine, state = true_machine()
     graph = machine._advance.graph(state, np.asarray(1), np.asarray(0)).as_graph_def()
     nodes = Counter(node.op for node in graph.node)
@@ -118,7 +121,7 @@ def test_the_graph_is_small() -> None:
         nodes.update(node.op for node in function.node_def)
     assert nodes["PartitionedCall"] >= 5
     assert nodes["BitwiseXor"] <= 50
-    assert nodes.total() <= 3500
+    assert nodes.total() <= 3600
 
 
 def test_primitives_are_looked_at_in_bare_graphs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -318,7 +318,8 @@ class ForLoopBuilder(TargetBuilder):
             finally:
                 in_one_lane_code.reset(token)
 
-        self.emit(PrimOp(outs, Primitive(text, call), tuple(map(self.variable, names)), where))
+        primitive = Primitive(text, call, of_language=True)
+        self.emit(PrimOp(outs, primitive, tuple(map(self.variable, names)), where))
 
     def close(self, node: ast.For, done: str, after: str) -> None:
         """Write the `else` of a loop, and start the block after it."""

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from batchnuts.autobatch.ir.expression import show_expression
 from batchnuts.autobatch.ir.program import (
     COPY,
     AssertOp,
@@ -121,9 +122,12 @@ def show_op(op: Op | Terminator, variant: int = 1) -> str:
             return "return"
 
 
-def show_program(program: Program) -> str:
-    """The whole program: bodies in order, then for each variable its type, allocation and new name, where known."""
-    variants = Variants()
+def show_program(program: Program, expressions: bool = False) -> str:
+    """The whole program: bodies in order, then for each variable its type, allocation and new name, where known.
+
+    expressions: with what each primitive computes, as comments; in them %0, %1, ... are what the op reads, in order.
+    """
+    variants = Variants(expressions)
     lines = [line for function in program.all_functions() for line in [*_show_function(function, variants), ""]]
     variables = sorted({*program.var_defs, *program.var_alloc, *program.renamed})
     if variables:
@@ -145,7 +149,11 @@ def _show_function(function: Function, variants: Variants) -> list[str]:
 
 
 def _show_block(block: Block, variants: Variants) -> list[str]:
-    ops = [show_op(op, variants.number(op) if isinstance(op, PrimOp) else 1) for op in block.ops]
+    ops: list[str] = []
+    for op in block.ops:
+        ops.append(show_op(op, variants.number(op) if isinstance(op, PrimOp) else 1))
+        if variants.expressions and isinstance(op, PrimOp) and op.function.body is not None:
+            ops += [f"  # {line}" for line in show_expression(op.function.body)]
     gate = f" [gate {np.format_float_positional(block.gate, trim='-')}]" if block.gate else ""
     return [f"  {show_name(block.label)}:{gate}", *(f"    {line}" for line in [*ops, show_op(block.terminator)])]
 
@@ -162,19 +170,30 @@ def _show_variable(program: Program, variable: str) -> str:
 
 
 class Variants:
-    """Numbers primitives that stand in equal ops of one program and yet compute with different functions."""
+    """Numbers primitives that stand in equal ops of one program and yet compute with different functions.
 
-    def __init__(self) -> None:
-        self._functions: dict[PrimOp, list[Any]] = {}
+    expressions: whether what they compute is shown.
+    """
+
+    def __init__(self, expressions: bool = False) -> None:
+        self.expressions = expressions
+        self._functions: dict[PrimOp, list[Primitive]] = {}
 
     def number(self, op: PrimOp) -> int:
         """1 for the first function that is seen in such an op, 2 for the second..."""
         functions = self._functions.setdefault(op, [])
-        for number, call in enumerate(functions, 1):
-            if same_function(call, op.function.call):
+        for number, other in enumerate(functions, 1):
+            if _computes_the_same(other, op.function):
                 return number
-        functions.append(op.function.call)
+        functions.append(op.function)
         return len(functions)
+
+
+def _computes_the_same(a: Primitive, b: Primitive) -> bool:
+    """Whether two primitives of one text can be seen to be the same function."""
+    if a.body is not None and b.body is not None:
+        return a.body == b.body
+    return same_function(a.call, b.call)
 
 
 def same_function(a: Any, b: Any, assumed: frozenset[tuple[int, int]] = frozenset()) -> bool:

@@ -32,21 +32,9 @@ from types import MappingProxyType
 from typing import Any
 
 from batchnuts.autobatch.errors import CompileError, Source
+from batchnuts.autobatch.ir.expression import Expression
+from batchnuts.autobatch.ir.tensor_type import TensorType as TensorType
 from batchnuts.autobatch.language.shared import Shared
-
-
-@dataclass(frozen=True)
-class TensorType:
-    """One lane's array: dtype and static shape. `weak` marks a Python literal, which takes the dtype it meets."""
-
-    dtype: str
-    shape: tuple[int, ...] = ()
-    weak: bool = False
-    __tree_leaf__ = True
-
-    def __str__(self) -> str:
-        star = "*" if self.weak else ""
-        return f"{self.dtype}{star}[{','.join(map(str, self.shape))}]"
 
 
 class VariableAllocation(enum.Enum):
@@ -99,6 +87,13 @@ class Primitive:
     """The expression in the user's source, for messages, where `text` names what the compiler added."""
     shared: tuple[Shared, ...] = field(default=(), compare=False)
     """What it reads besides its inputs: arrays without a lane axis, the same for all lanes."""
+    body: Expression | None = field(default=None, compare=False)
+    """What it computes, as data; None where only `call` can say: before types are known, and where it calls functions
+    that are not the language's own."""
+
+    def with_call(self, call: Callable[..., tuple[Any, ...]]) -> Primitive:
+        """The primitive with another function, which nothing but itself describes."""
+        return replace(self, call=call, body=None)
 
 
 COPY = Primitive("copy", lambda *values: values, of_language=True)

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.ir.cfg import predecessors, successors
 from batchnuts.autobatch.ir.dataflow import Analysis, block_liveness, function_liveness, liveness, solve
+from batchnuts.autobatch.ir.expression import Constant, Expression, operands
 from batchnuts.autobatch.ir.program import (
     COPY,
     RETURN_ADDRESS,
@@ -190,6 +191,35 @@ def check_types(program: Program) -> None:
                         _require(
                             isinstance(leaf, TensorType), f"{variable!r} has {leaf!r} for a type, expected a TensorType"
                         )
+
+
+def check_expressions(program: Program) -> None:
+    """Types, and bodies of primitives whose inputs and results have the types of their ops' variables.
+
+    A value in a body is an input or the result of an earlier node.
+    """
+    check_types(program)
+    for function in program.all_functions():
+        for block in function.graph.blocks:
+            for op in block.ops:
+                if isinstance(op, PrimOp) and op.function.body is not None:
+                    _check_body(block, op, op.function.body, program.var_defs)
+
+
+def _check_body(block: Block, op: PrimOp, body: Expression, types: Mapping[str, Any]) -> None:
+    where = f"block {block.label!r}, the expression of {op.function.text!r}"
+    given, wanted = (tuple(types[v] for v in variables) for variables in (op.vars_in, op.vars_out))
+    _require(body.inputs == given, f"{where} takes {body.inputs}, its variables are {given}")
+    defined = len(body.inputs)
+    for node in body.nodes:
+        for operand in operands(node.arguments):
+            _require(
+                isinstance(operand, Constant) or 0 <= operand.number < defined,
+                f"{where}: {node.function} reads {operand}, where {defined} values are defined",
+            )
+        defined += len(node.types)
+    gives = tuple(body.type_of(output) for output in body.outputs)
+    _require(gives == wanted, f"{where} gives {gives}, its variables are {wanted}")
 
 
 Heights = frozenset[tuple[str, int]] | None

@@ -17,6 +17,8 @@ from batchnuts.autobatch.language.libraries.abstract import LIBRARY as TYPES
 from batchnuts.autobatch.language.libraries.abstract import Typed
 from batchnuts.autobatch.language.libraries.library import Library, TensorLibrary
 from batchnuts.autobatch.language.libraries.numpy import NUMPY
+from batchnuts.autobatch.language.libraries.recording import LIBRARY as RECORDER
+from batchnuts.autobatch.language.libraries.recording import Recorded
 
 Array = Any
 """A NumPy array or scalar, a TensorFlow tensor or variable, a JAX array or tracer, or a Python scalar."""
@@ -38,7 +40,9 @@ def _tensor_library_of_type(kind: type) -> TensorLibrary | None:
             from batchnuts.autobatch.language.libraries import jax
 
             return jax.LIBRARY
-    return TYPES if issubclass(kind, Typed) else None  # type: ignore[return-value]  # what has no rule raises NotTyped
+    if issubclass(kind, Recorded):
+        return RECORDER  # type: ignore[return-value]  # what has no rule raises NotTyped
+    return TYPES if issubclass(kind, Typed) else None  # type: ignore[return-value]
 
 
 _PLAIN = frozenset({np.ndarray, bool, int, float, complex, *np.sctypeDict.values()})

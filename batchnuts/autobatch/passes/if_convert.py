@@ -40,7 +40,7 @@ def _select(condition: object, *values: object) -> tuple[object, ...]:
     return tuple(ops.where(condition, a, b) for a, b in zip(values[:half], values[half:]))
 
 
-SELECT = Primitive("select", _select, speculable=True)
+SELECT = Primitive("select", _select, speculable=True, of_language=True)
 """Outputs x1 ... xn from inputs condition, a1 ... an, b1 ... bn."""
 
 

@@ -139,5 +139,5 @@ def _shift(parameter: str, offset: int, source: Source | None) -> PrimOp:
         with np.errstate(all="ignore"):  # wrapping around is meant
             return (x + amount if offset > 0 else x - amount,)
 
-    function = Primitive(f"{name} {'+' if offset > 0 else '-'} {amount}", shifted, offset=offset)
+    function = Primitive(f"{name} {'+' if offset > 0 else '-'} {amount}", shifted, offset=offset, of_language=True)
     return PrimOp((parameter,), function, (parameter,), source)

@@ -239,7 +239,7 @@ class Narrowing:
         held = self.fresh_check(variable)
         shown = self.texts.get(variable, path) if tree.kind is None else path
         message = f"the integer `{shown}` does not fit {dtype}, which holds {lowest} to {most}"
-        function = Primitive(text, _within(leaf, lowest, most), speculable=True)
+        function = Primitive(text, _within(leaf, lowest, most), speculable=True, of_language=True)
         return PrimOp((held,), function, (variable,), source), AssertOp(held, message, source)
 
     def fresh_check(self, like: str) -> str:

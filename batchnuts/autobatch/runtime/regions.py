@@ -13,6 +13,7 @@ from typing import Any
 
 from batchnuts.autobatch.backends.backend import Array, Backend, RowFunction
 from batchnuts.autobatch.ir.dataflow import Variables, live_after_ops
+from batchnuts.autobatch.ir.evaluate import function_of
 from batchnuts.autobatch.ir.program import COPY, Block, Op, PrimOp, TensorType, terminator_reads
 from batchnuts.autobatch.language.shared import bound
 from batchnuts.autobatch.runtime.lane_storage import LaneValues
@@ -145,10 +146,12 @@ def _region(function: RowFunction, outputs: tuple[TensorType, ...], backend: Bac
 def _one_lane(
     run: tuple[PrimOp, ...], inputs: tuple[str, ...], outputs: tuple[str, ...], types: Mapping[str, TensorType]
 ) -> Callable[..., tuple[Any, ...]]:
+    functions = [function_of(op.function) for op in run]
+
     def function(*arguments: Any) -> tuple[Any, ...]:
         values = dict(zip(inputs, arguments))
-        for op in run:
-            results = op.function.call(*(values[v] for v in op.vars_in))
+        for op, call in zip(run, functions):
+            results = call(*(values[v] for v in op.vars_in))
             values.update((v, in_type(r, types[v], op.function, op.source)) for v, r in zip(op.vars_out, results))
         return tuple(values[v] for v in outputs)
 

@@ -35,6 +35,7 @@ from batchnuts.autobatch.backends.backend import (
     Work,
     sweep_on_host,
 )
+from batchnuts.autobatch.backends.expression_work import work_of
 from batchnuts.autobatch.backends.jax.machine import JitMachine
 from batchnuts.autobatch.backends.jax.products import vectorized
 from batchnuts.autobatch.backends.jax.work_estimate import inputs_used, primitive_work
@@ -175,7 +176,9 @@ class JaxBackend(Backend, LaneCounts):
     def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
         if self.mode != "xla":  # the cost of a dispatch is that of starting its functions
             return None
-        return Work() if function is COPY else primitive_work(function, inputs)
+        if function is COPY:
+            return Work()
+        return primitive_work(function, inputs) if function.body is None else work_of(function.body)
 
     @override
     def rows_to_compute(self, mask: Any) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 
 from batchnuts.autobatch.backends.backend import Array
+from batchnuts.autobatch.ir.evaluate import function_of
 from batchnuts.autobatch.ir.program import COPY, Block, PrimOp, Program
 from batchnuts.autobatch.passes.if_convert import SELECT
 
@@ -41,9 +42,9 @@ def with_narrow_indices(program: Program) -> Program:
 
 def _block(block: Block) -> Block:
     def narrow(op: Any) -> Any:
-        if not isinstance(op, PrimOp) or op.function in (COPY, SELECT):
+        if not isinstance(op, PrimOp) or op.function is COPY or op.function.call is SELECT.call:
             return op
-        return replace(op, function=replace(op.function, call=_narrowed(op.function.call)))
+        return replace(op, function=op.function.with_call(_narrowed(function_of(op.function))))
 
     return replace(block, ops=tuple(map(narrow, block.ops)))
 

@@ -31,6 +31,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from batchnuts.autobatch.backends.backend import Array
+from batchnuts.autobatch.ir.evaluate import function_of
 from batchnuts.autobatch.ir.program import (
     COPY,
     Block,
@@ -95,13 +96,12 @@ def _ops(op: Op, floats: set[str]) -> Iterable[Op]:
             uses_out = uses(outs[i] for i in places)
             if function is COPY:
                 return (replace(op, vars_out=outs + uses_out, vars_in=ins + uses(ins[i] for i in places)),)
-            if function is SELECT:
+            if function.call is SELECT.call:  # with a body or without
                 condition, *arms = ins
                 halves = (arms[: len(outs)], arms[len(outs) :])
                 arms_with_uses = [(*half, *uses(half[i] for i in places)) for half in halves]
-                return (
-                    replace(op, vars_out=outs + uses_out, vars_in=(condition, *arms_with_uses[0], *arms_with_uses[1])),
-                )
+                operands = (condition, *arms_with_uses[0], *arms_with_uses[1])
+                return (PrimOp(outs + uses_out, SELECT, operands, op.source),)
             if floats.isdisjoint(ins):
                 return op, PrimOp(uses_out, COPY, (_NONE,) * len(places), op.source)
             function = _only_if_used(function, len(ins), len(uses_out))
@@ -129,9 +129,10 @@ _JOIN = Primitive("join", lambda *uses: (_join(*uses),))
 def _only_if_used(primitive: Primitive, inputs: int, outputs: int) -> Primitive:
     """A primitive of `inputs` variables, then the uses of the floats among them, to its results and `outputs` uses."""
     axes = 1 if primitive.batched else 0
+    compute = function_of(primitive)
 
     def call(*values: Any) -> Arrays:
-        results, uses = primitive.call(*values[:inputs]), values[inputs:]
+        results, uses = compute(*values[:inputs]), values[inputs:]
         return (*results, *(_sum(*uses),) * outputs)
 
     def forward(*values: Any) -> tuple[Arrays, Arrays]:
@@ -147,7 +148,7 @@ def _only_if_used(primitive: Primitive, inputs: int, outputs: int) -> Primitive:
 
         def float_results(*floats: Array) -> Arrays:
             tracers = iter(floats)
-            results = primitive.call(*(next(tracers) if _is_float(v) else v for v in values))
+            results = compute(*(next(tracers) if _is_float(v) else v for v in values))
             return tuple(filter(_is_float, map(jnp.asarray, results)))  # of Python's numbers, too
 
         floats = tuple(where_used(v, lax.stop_gradient(v)) for v in values if _is_float(v))
@@ -159,7 +160,7 @@ def _only_if_used(primitive: Primitive, inputs: int, outputs: int) -> Primitive:
 
     guarded = jax.custom_vjp(call)
     guarded.defvjp(forward, backward)
-    return replace(primitive, call=guarded, offset=None, parts=())
+    return replace(primitive.with_call(guarded), offset=None, parts=())
 
 
 def _is_float(array: Any) -> bool:

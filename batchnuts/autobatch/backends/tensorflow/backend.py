@@ -34,6 +34,7 @@ from batchnuts.autobatch.backends.backend import (
     Work,
     sweep_on_host,
 )
+from batchnuts.autobatch.backends.expression_work import work_of
 from batchnuts.autobatch.backends.tensorflow.cached_programs import settings_of_process
 from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
 from batchnuts.autobatch.backends.tensorflow.packing import SMALL, PackedFunction
@@ -199,7 +200,9 @@ class TensorFlowBackend(Backend, LaneCounts):
     def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
         if self.mode != "xla":  # the cost of a dispatch is that of starting its TensorFlow ops
             return None
-        return Work() if function is COPY else primitive_work(function, inputs)
+        if function is COPY:
+            return Work()
+        return primitive_work(function, inputs) if function.body is None else work_of(function.body)
 
     @override
     def rows_to_compute(self, mask: Any) -> tf.Tensor | None:

@@ -103,7 +103,7 @@ def _operators() -> None:
         setattr(Typed, f"__{name}__", make("b", None))
     for name in ("lt", "le", "gt", "ge"):
         setattr(Typed, f"__{name}__", make("iuf", bool))
-    for name, kinds in (("neg", "if"), ("invert", "b")):
+    for name, kinds in (("neg", "if"), ("invert", "biu")):
         setattr(Typed, f"__{name}__", _unary(kinds))
 
 
@@ -145,14 +145,16 @@ def _elementwise(dtype: Any = None) -> Any:
     return staticmethod(rule)
 
 
-def _reduction(dtype: Any = None) -> Any:
+def _reduction(dtype: Any = None, of_some: bool = False) -> Any:
+    """of_some: of nothing there is none."""
+
     def rule(x: Array, axis: Any, keepdims: bool) -> Typed:
         shape = _shape(x)
         axes = range(len(shape)) if axis is None else (axis,) if isinstance(axis, int) else axis
         gone = {_axis(number, len(shape)) for number in axes}
         if len(gone) != len(axes):
             raise NotTyped("an axis twice")
-        if math.prod(shape) == 0:
+        if of_some and math.prod(shape) == 0:
             raise NotTyped("nothing to reduce")
         extents = [1 if i in gone else extent for i, extent in enumerate(shape) if keepdims or i not in gone]
         return _typed(_dtype(x) if dtype is None else dtype, tuple(extents), x)
@@ -182,13 +184,14 @@ class Types:
     isfinite = isnan = equal = not_equal = less = less_equal = greater = greater_equal = _elementwise(bool)
     logical_not = logical_and = logical_or = _elementwise(bool)
     any = all = _reduction(bool)
-    sum = mean = min = max = _reduction()
+    sum = _reduction()
+    mean = min = max = _reduction(of_some=True)
 
     def dtype_of(self, x: Array) -> np.dtype[Any]:
         """The dtype."""
         return _dtype(x)
 
-    def static_shape(self, x: Array) -> tuple[int | None, ...] | None:
+    def static_shape(self, x: Array) -> tuple[int, ...]:
         """The shape, which is known."""
         return _shape(x)
 

@@ -107,6 +107,10 @@ def _elementwise(function: Function) -> Any:
     return staticmethod(lambda *arrays: function(*_together(*arrays)))
 
 
+def _reduction(function: Function) -> Any:
+    return staticmethod(lambda x, axis, keepdims: function(x, axis=axis, keepdims=keepdims))
+
+
 def _depends(function: Function, x: Array) -> bool:
     """Whether a function has one result, which depends on its argument other than through `stop_gradient`.
 
@@ -267,11 +271,11 @@ class JaxLibrary(Formulas):
 
     # Reductions
 
-    any = staticmethod(jnp.any)
-    all = staticmethod(jnp.all)
-    mean = staticmethod(jnp.mean)
-    min = staticmethod(jnp.min)
-    max = staticmethod(jnp.max)
+    any = _reduction(jnp.any)
+    all = _reduction(jnp.all)
+    mean = _reduction(jnp.mean)
+    min = _reduction(jnp.min)
+    max = _reduction(jnp.max)
 
     @override
     def sum(self, x: Array, axis: Any, keepdims: bool) -> Array:

@@ -155,21 +155,6 @@ class Library(Protocol):
     def bitcast(self, x: Array, dtype: np.dtype[Any]) -> Array:
         """The bits of `x` read as another dtype of the same size."""
 
-    # Programs
-
-    def kernel(self, function: Function) -> Function:
-        """A long function of uint32 arrays, elementwise with broadcasting: traced once, its results computed once.
-
-        A compiler that fuses it with its readers must not compute it again for each of them.
-        """
-
-
-class TensorLibrary(Library, Protocol):
-    """What a library has besides whose arrays are traced: Python does not know their values.
-
-    NumPy's arrays have Python's own operators instead.
-    """
-
     # Operators on arrays of one dtype, elementwise. Integers wrap
 
     add: Function
@@ -190,6 +175,8 @@ class TensorLibrary(Library, Protocol):
     greater: Function
     greater_equal: Function
 
+    # Elements
+
     def item(self, x: Array, parts: tuple[Any, ...]) -> Array:
         """`x[parts]`, a part for each axis: an integer, a slice, an integer array inside the axis; None for a new one.
 
@@ -198,6 +185,18 @@ class TensorLibrary(Library, Protocol):
 
     def gather(self, x: Array, index: Array, axis: int) -> Array:
         """The elements of `x` along `axis` at an integer scalar or vector of indices, all inside."""
+
+    # Programs
+
+    def kernel(self, function: Function) -> Function:
+        """A long function of uint32 arrays, elementwise with broadcasting: traced once, its results computed once.
+
+        A compiler that fuses it with its readers must not compute it again for each of them.
+        """
+
+
+class TensorLibrary(Library, Protocol):
+    """What a library has besides whose arrays are traced: Python does not know their values."""
 
     # Functions
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -23,6 +24,10 @@ def _special(name: str) -> Function:
         return getattr(scipy.special, name)(x)
 
     return function
+
+
+def _reduction(function: Function) -> Any:
+    return staticmethod(lambda x, axis, keepdims: function(x, axis=axis, keepdims=keepdims))
 
 
 class NumPyLibrary(Library):
@@ -72,6 +77,20 @@ class NumPyLibrary(Library):
     ceil = staticmethod(np.ceil)
     round = staticmethod(np.rint)
 
+    negative = staticmethod(np.negative)
+
+    add = staticmethod(np.add)
+    subtract = staticmethod(np.subtract)
+    divide = staticmethod(np.true_divide)
+    floor_divide = staticmethod(np.floor_divide)
+    remainder = staticmethod(np.remainder)
+    power = staticmethod(operator.pow)
+    equal = staticmethod(np.equal)
+    less = staticmethod(np.less)
+    less_equal = staticmethod(np.less_equal)
+    greater = staticmethod(np.greater)
+    greater_equal = staticmethod(np.greater_equal)
+
     minimum = staticmethod(np.minimum)
     maximum = staticmethod(np.maximum)
     logaddexp = staticmethod(np.logaddexp)
@@ -86,11 +105,11 @@ class NumPyLibrary(Library):
     logical_and = staticmethod(np.logical_and)
     logical_or = staticmethod(np.logical_or)
 
-    any = staticmethod(np.any)
-    all = staticmethod(np.all)
-    mean = staticmethod(np.mean)
-    min = staticmethod(np.min)
-    max = staticmethod(np.max)
+    any = _reduction(np.any)
+    all = _reduction(np.all)
+    mean = _reduction(np.mean)
+    min = _reduction(np.min)
+    max = _reduction(np.max)
 
     @override
     def sum(self, x: Array, axis: Any, keepdims: bool) -> Array:
@@ -140,6 +159,14 @@ class NumPyLibrary(Library):
     @override
     def full_like(self, x: Array, value: Array) -> Array:
         return np.full_like(x, value, value.dtype)[()]
+
+    @override
+    def item(self, x: Array, parts: tuple[Any, ...]) -> Array:
+        return x[parts]
+
+    @override
+    def gather(self, x: Array, index: Array, axis: int) -> Array:
+        return np.take(x, index, axis=axis)
 
     @override
     def parts_of_last_axis(self, x: Array, sizes: Sequence[int]) -> list[Array]:

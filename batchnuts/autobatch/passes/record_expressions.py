@@ -1,0 +1,131 @@
+"""Closures to data: each primitive that consists of the language's own functions gets its expression.
+
+        x = {a + 2 * b} a, b
+    -->
+        x = {a + 2 * b} a, b            %2 = multiply(%1, float64 2.0), %3 = add(%0, %2) => %3
+
+The primitive's function is called once, with arrays that write down what is computed with them. What the expression
+gives has the types of the op's variables. A primitive keeps its function alone if it is costly, is written over lanes,
+calls functions that are not the language's own (which may ask what kind of array they have been given), needs a
+function that has no rule for types, or holds an array of more than LARGEST_CONSTANT bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from batchnuts.autobatch.ir.expression import Argument, Constant, Expression, Node, Ref, Slice
+from batchnuts.autobatch.ir.program import COPY, Block, Function, Op, Primitive, PrimOp, Program, TensorType
+from batchnuts.autobatch.language.arrays import is_python_scalar
+from batchnuts.autobatch.language.libraries.recording import LIBRARY, Recorded, Recording
+from batchnuts.autobatch.passes.fold_expressions import folded
+
+LARGEST_CONSTANT = 2**20
+
+Types = tuple[TensorType, ...]
+
+
+def record_expressions(program: Program) -> Program:
+    """The flattened program whose primitives have a body where they can."""
+    known: dict[tuple[int, Types, Types], Primitive] = {}  # by the primitive's identity
+
+    def recorded(op: Op) -> Op:
+        if not isinstance(op, PrimOp) or op.function is COPY:
+            return op
+        types, body = program.var_defs, op.function.body
+        inputs, outputs = tuple(types[v] for v in op.vars_in), tuple(types[v] for v in op.vars_out)
+        if body is not None and (body.inputs, tuple(map(body.type_of, body.outputs))) == (inputs, outputs):
+            return op  # and a copy that a pass took out may have changed a dtype
+        key = (id(op.function), inputs, outputs)
+        if key not in known:
+            known[key] = replace(op.function, body=expression_of(op.function, inputs, outputs))
+        return replace(op, function=known[key])
+
+    def block(old: Block) -> Block:
+        return replace(old, ops=tuple(map(recorded, old.ops)))
+
+    def body(function: Function) -> Function:
+        return replace(function, graph=replace(function.graph, blocks=tuple(map(block, function.graph.blocks))))
+
+    return program.with_functions({function.name: body(function) for function in program.all_functions()})
+
+
+def expression_of(primitive: Primitive, inputs: Types, outputs: Types) -> Expression | None:
+    """What a primitive computes of arrays of these types, its results in those; None where only its function says."""
+    constant = not inputs  # the language lets no primitive without inputs depend on anything
+    if not (primitive.of_language or constant) or primitive.batched or primitive.costly or primitive.shared:
+        return None
+    recording = Recording()
+    arrays = [recording.input(type_.dtype, type_.shape) for type_ in inputs]
+    try:
+        with np.errstate(all="ignore"):
+            results = primitive.call(*arrays)
+        recording.outputs = [_in_type(result, type_) for result, type_ in zip(results, outputs, strict=True)]
+        return folded(_expression(recording))
+    except Exception:  # no rule, or a library function's own error: tracing has passed, or will say it better
+        return None
+
+
+class _NotRecorded(Exception):
+    """An array that is too large, or a value that is none."""
+
+
+def _in_type(value: Any, type_: TensorType) -> Any:
+    """A result in its variable's type, which can have another dtype where it came from a literal."""
+    if isinstance(value, Recorded):
+        if value.static_shape != type_.shape:
+            raise _NotRecorded(value.static_shape)
+        return LIBRARY.cast(value, type_.dtype)
+    if not isinstance(value, (np.ndarray, np.generic)) and not is_python_scalar(value):
+        raise _NotRecorded(value)  # of another library, whose functions are called anew for each trace
+    array = np.asarray(value)
+    if array.shape != type_.shape or array.dtype.kind not in "biufc":
+        raise _NotRecorded(value)
+    return array.astype(type_.dtype)
+
+
+def _expression(recording: Recording) -> Expression:
+    """What was recorded, as an expression."""
+    numbers = {id(array): number for number, array in enumerate(recording.inputs)}
+    nodes = []
+    for call in recording.calls:
+        arguments = tuple(_argument(argument, numbers) for argument in call.arguments)
+        nodes.append(Node(call.function, arguments, tuple(map(_type, call.results))))
+        for result in call.results:
+            numbers[id(result)] = len(numbers)
+    outputs = tuple(_argument(output, numbers) for output in recording.outputs)
+    return Expression(tuple(map(_type, recording.inputs)), tuple(nodes), outputs)
+
+
+_of_kernel = functools.lru_cache(maxsize=64)(_expression)
+"""The expression of a kernel, whose recording many primitives have."""
+
+
+def _type(array: Recorded) -> TensorType:
+    return TensorType(array.static_dtype.name, array.static_shape)
+
+
+def _argument(value: Any, numbers: Mapping[int, int]) -> Argument:
+    if isinstance(value, Recorded):
+        return Ref(numbers[id(value)])
+    if isinstance(value, (np.ndarray, np.generic)):
+        if value.nbytes > LARGEST_CONSTANT or value.dtype.kind not in "biufc":
+            raise _NotRecorded(value)
+        return Constant.of(value)
+    match value:
+        case tuple() | list():
+            return tuple(_argument(part, numbers) for part in value)
+        case slice(start=start, stop=stop, step=step):
+            return Slice(*(None if part is None else int(part) for part in (start, stop, step)))
+        case Recording():
+            return _of_kernel(value)
+        case None | str() | bool():
+            return value
+    if is_python_scalar(value):
+        return value
+    raise _NotRecorded(value)
