@@ -35,6 +35,7 @@ packaged Gaussian process. OpenBLAS reads it when it is loaded, with NumPy."""
 if TYPE_CHECKING:
     from batchnuts.cli.config import RunConfig
     from batchnuts.files.groups import AnyGroup
+    from batchnuts.files.saving import Write
     from batchnuts.files.url import OutputLocation
     from batchnuts.mcmc.checkpoint.saved_run import SavedRun
     from batchnuts.mcmc.run.lengthen import EndedRun
@@ -251,7 +252,7 @@ def _run(
         stop.check()  # an import may have swallowed what the signal raised
         content = config.output.content
         stream: ZarrRun | SummaryRun | None = None
-        if config.output.format == "zarr":
+        if config.output.streams:
             place, earlier = (location, 0) if ended is None else (ended.further, ended.draws)
             kind = ZarrRun
             if config.execution.cluster is not None:
@@ -320,11 +321,11 @@ def _run(
                 from batchnuts.mcmc.run.lengthen import joined
 
                 groups = joined(ended, datasets_of(groups))
-        if config.output.format == "zarr":
+        if config.output.streams:
             ending.content["path"] = str(location)
         else:
             assert isinstance(location, Path), "a netCDF file is local"
-            ending.content["path"] = str(_save(groups, location, force, before_asking=shown.close))
+            ending.content["path"] = str(_save(groups, location, force, config.output.write, before_asking=shown.close))
     saving = time.monotonic() - started
     stream = None
     give_back_freed()
@@ -363,7 +364,7 @@ def _run(
                 kept=config.output.draws,
             )
             sys.stdout.flush()
-        if diagnostics is not None and config.output.draws and config.output.format == "zarr":
+        if diagnostics is not None and config.output.draws and config.output.streams:
             keep_for_reports(diagnostics, location)
         if config.output.report:
             page = write_report(datasets_of(groups), location, diagnostics, force=force)
@@ -425,13 +426,15 @@ def _unless_stopped(stop: StopSignals, advance: Callable[[float], None]) -> Call
     return between
 
 
-def _save(groups: Mapping[str, AnyGroup], location: Path, force: bool, before_asking: Callable[[], None]) -> Path:
+def _save(
+    groups: Mapping[str, AnyGroup], location: Path, force: bool, write: Write | None, before_asking: Callable[[], None]
+) -> Path:
     """Save the draws, and give the file's path; if no folder can be written and stdin is a terminal, ask for another
     path."""
     from batchnuts.files.saving import NotSaved, save
 
     try:
-        return save(groups, location, force=force)
+        return save(groups, location, force=force, write=write)
     except NotSaved as error:
         before_asking()
         while sys.stdin.isatty() and sys.stderr.isatty():
@@ -441,7 +444,7 @@ def _save(groups: Mapping[str, AnyGroup], location: Path, force: bool, before_as
                 break
             try:
                 place = answer.strip() or location
-                saved = save(groups, place, force=force and Path(place).expanduser() == location)
+                saved = save(groups, place, force=force and Path(place).expanduser() == location, write=write)
                 say(f"the draws are in {saved}.")
                 return saved
             except NotSaved as next_error:

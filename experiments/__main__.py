@@ -1,4 +1,4 @@
-"""`python -m batchnuts.experiments`: which experiments there are, and how each is run.
+"""`python -m batchnuts.experiments`: which experiments there are, listed by hand, and how each is run.
 
 Exit codes: 0 they are listed, 2 the command line is wrong.
 """

@@ -15,7 +15,7 @@ from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, make_chain
 from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.kernel.step_size import start_adaptation
-from batchnuts.mcmc.settings.run_settings import ExecutionSettings
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, ExpertSettings
 
 LANES, CAPACITY = 5, 12
 
@@ -44,7 +44,9 @@ def slice_for(seconds: float, patch: pytest.MonkeyPatch) -> None:
 
 
 def drive(program: Any, transitions: int = CAPACITY, depth: int = 8, **execution: Any) -> tuple[Any, list[Any]]:
-    settings = ExecutionSettings(**{"backend": "numpy", **execution})
+    """execution: settings, those of `expert` too."""
+    expert = {name: execution.pop(name) for name in [*execution] if name in ExpertSettings.model_fields}
+    settings = ExecutionSettings(**{"backend": "numpy", "expert": expert, **execution})
     made = make_runner(program, inputs(0), settings, depth)
     return made, list(made.run(inputs(transitions), transitions))
 

@@ -143,7 +143,7 @@ def in_process(client: Client, patch: pytest.MonkeyPatch, programs: Programs) ->
     patch.setattr(connect, "connected", connected)
     patch.setattr(segment, "session_of", client.session_of)
     patch.setattr(session, "ChainMachine", lambda *_: programs.runner.machine)
-    for compiles in ("chain_program", "LaneProgram"):
+    for compiles in ("chain_program", "lane_program"):
         patch.setattr(session, compiles, lambda *_: None)
     patch.setattr(session, "borrow", lambda *_: programs)
     yield

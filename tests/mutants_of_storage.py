@@ -157,7 +157,7 @@ def leaves_half_a_file(patch: pytest.MonkeyPatch) -> None:
 @killed_by("storage saving", f"{OUTPUT}::test_draws_go_to_the_first_folder_that_takes_them")
 def replaces_elsewhere(patch: pytest.MonkeyPatch) -> None:
     """draws that go to another folder replace a file there"""
-    rewrite(patch, saving.save, "force=False)", "force=True)")
+    rewrite(patch, saving.save, "target.name, False,", "target.name, True,")
 
 
 @killed_by("storage saving", f"{OUTPUT}::test_the_file_has_the_permissions_of_an_ordinary_one")

@@ -165,7 +165,7 @@ def arguments_where_not_used(patch: pytest.MonkeyPatch) -> None:
 @killed_by("users inside", f"{HIGHER_ORDER}[converted arms]")
 def both_arms_are_used(patch: pytest.MonkeyPatch) -> None:
     """a select has both arms used"""
-    rewrite(patch, uses._ops, "if function is SELECT:", "if False:")
+    rewrite(patch, uses._ops, "if function.call is SELECT.call:", "if False:")
 
 
 @killed_by("users inside", "runtime/test_inside.py::test_a_fault_is_named_whatever_was_traced_after_it")

@@ -338,11 +338,11 @@ class FullBut:
     def __init__(self, save, taken):
         self.save, self.taken, self.refused = save, taken, []
 
-    def __call__(self, groups, target, force):
+    def __call__(self, groups, target, force, write):
         if target.name != self.taken:
             self.refused.append(target.name)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return self.save(groups, target, force)
+        return self.save(groups, target, force, write)
 
 
 def test_a_disk_without_room_is_refused_before_the_run(cli, monkeypatch):

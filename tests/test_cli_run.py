@@ -229,9 +229,9 @@ def heeding_signals() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("numbers", "overrides"),
     [
-        pytest.param([signal.SIGINT], ["execution.chunk_lanes=1", "execution.shards=2"], marks=pytest.mark.slow),
+        pytest.param([signal.SIGINT], ["execution.chunk_lanes=1", "execution.expert.shards=2"], marks=pytest.mark.slow),
         pytest.param([signal.SIGINT] * 3, [], marks=pytest.mark.slow),
-        pytest.param([signal.SIGTERM], ["execution.executor=stackless"], marks=pytest.mark.slow),
+        pytest.param([signal.SIGTERM], ["execution.expert.executor=stackless"], marks=pytest.mark.slow),
         ([signal.SIGHUP, signal.SIGTERM, signal.SIGINT], ["execution.chunk_lanes=2"]),
     ],
     ids=["one", "three", "sigterm", "all"],
@@ -310,14 +310,14 @@ SAVING = """\
 import sys, time
 from batchnuts.files import saving
 from batchnuts.sample import main
-write = saving._write
+write = saving.write_netcdf
 
 def slow(groups, raw):
     write(groups, raw)
     print("saving", file=sys.stderr, flush=True)
     time.sleep(600)
 
-saving._write = slow
+saving.write_netcdf = slow
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -344,7 +344,7 @@ def test_a_limit_on_the_size_of_files(
     (tmp_path / "small.yaml").write_text(CONFIG)
     (tmp_path / "out.nc").write_text("precious")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    write = saving._write
+    write = saving.write_netcdf
 
     def limit(size: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -353,7 +353,7 @@ def test_a_limit_on_the_size_of_files(
         limit(10_000)
         write(*arguments)
 
-    monkeypatch.setattr(saving, "_write", limited)
+    monkeypatch.setattr(saving, "write_netcdf", limited)
     too_long = "files may be at most 20 kB long here (ulimit -f)"
     for before, code, words in [(20_000, 2, too_long), (soft, 1, "File too large")]:
         try:
@@ -370,7 +370,7 @@ def test_a_limit_on_the_size_of_files(
 @pytest.mark.slow
 def test_a_quiet_run_prints_the_path_alone(finished: Any) -> None:
     folder, _ = finished
-    quiet = ("--quiet", "output.path=quiet.nc", "execution.mode=graph", "sampler.warmup=1", "sampler.draws=2")
+    quiet = ("--quiet", "output.path=quiet.nc", "execution.expert.mode=graph", "sampler.warmup=1", "sampler.draws=2")
     again = run("--config", "small.yaml", *quiet, cwd=folder)
     assert (again.stderr, again.stdout) == ("", f"{folder / 'quiet.nc'}\n")
 
@@ -406,7 +406,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "flat.yaml").write_text(
         "model: {target: 'mine:shifted', dimension: 3}\n"
         "sampler: {chains: 6, warmup: 20, draws: 10, max_tree_depth: 3}\n"
-        "execution: {executor: stackless, mode: eager}\n"
+        "execution: {expert: {executor: stackless, mode: eager}}\n"
     )
     (folder / "parts.yaml").write_text(
         "model: {target: 'mine:parts', variables: {mu: [], theta: [2]}}\n"
@@ -462,7 +462,7 @@ def test_bad_models(models: Path, run_here: Callable[..., str], target: str, wor
         ("sampler.step_size=.nan", "sampler.step_size: found nan"),
         ("sampler.dras=3", "did you mean 'draws'"),
         ("sampler.warmup.from=gone.nc", "sampler.warmup.from: there is no file gone.nc"),
-        ("execution.executor=pc", "expected one of virtual_machine, stackless, unbatched"),
+        ("execution.expert.executor=pc", "expected one of virtual_machine, stackless, unbatched"),
     ],
 )
 def test_bad_settings(models: Path, run_here: Callable[..., str], override: str, words: str) -> None:

@@ -1,3 +1,4 @@
+import copy
 import random
 import sys
 from pathlib import Path
@@ -5,12 +6,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import batchnuts
 import batchnuts.cli.config as config_module
-from batchnuts.cli.config import ConfigError, TargetOptions, build_model, describe_keys, load_config, packaged_configs
+from batchnuts.cli.config import (
+    ConfigError,
+    TargetOptions,
+    build_model,
+    config_of,
+    describe_keys,
+    load_config,
+    packaged_configs,
+)
+from batchnuts.mcmc.model.supports import SUPPORTS
+from batchnuts.mcmc.output.formats import OUTPUT_FORMATS
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.settings.until import Until
 from batchnuts.models import REGISTRY
 from batchnuts.settings.yaml import find_config
+from batchnuts.user_models.target import VariableOptions
 
 GAUSS = "model: {name: correlated_gaussian, dimension: 3}\n"
 
@@ -41,9 +54,9 @@ def test_a_path_wins_over_a_packaged_name(config):
 
 
 def test_defaults_and_overrides(config):
-    run = config(GAUSS, "sampler.draws=7", "sampler.draws=8", "execution.mode=eager", "output.path=x.nc")
+    run = config(GAUSS, "sampler.draws=7", "sampler.draws=8", "execution.expert.mode=eager", "output.path=x.nc")
     assert run.sampler == SamplerSettings(draws=8)
-    assert run.execution == ExecutionSettings(mode="eager")
+    assert run.execution == ExecutionSettings(expert={"mode": "eager"})
     assert run.output.path == "x.nc"
     assert config(GAUSS).output.path is None
     assert config(GAUSS + "sampler:\n", "sampler.seed=3").sampler.seed == 3
@@ -110,7 +123,7 @@ BAD = [
     ("sampler: {metric_rank: 3}\n", (), "metric_rank: found 3, which has no effect on metric 'diag'"),
     ("execution: {cache: 1}\n", (), "execution.cache: found 1; expected auto, the path of a folder, or null"),
     ("", ("execution.cache=false",), "execution.cache: found False; expected auto, the path of a folder, or null"),
-    ("sampler: {mode: xla}\n", (), "sampler.mode: unknown key; did you mean 'execution.mode'?"),
+    ("sampler: {mode: xla}\n", (), "sampler.mode: unknown key; did you mean 'execution.expert.mode'?"),
     ("execution: {backend: tensrflow}\n", (), "one of auto, jax, tensorflow, numpy; did you mean 'tensorflow'?"),
     ("sampler: 5\n", (), "my.yaml:2: sampler: found 5; expected a mapping with keys among chains, warmup"),
     ("sampelr: {}\n", (), "my.yaml:2: sampelr: unknown section; did you mean 'sampler'?"),
@@ -118,7 +131,7 @@ BAD = [
     ("draws: 4\n", (), "my.yaml:2: draws: unknown section; did you mean 'sampler.draws'?"),
     ("iter: 4\n", (), "my.yaml:2: iter: unknown section; did you mean 'sampler.draws'?"),
     ("sampler: {iter: 4}\n", (), "my.yaml:2: sampler.iter: unknown key; did you mean 'sampler.draws'?"),
-    ("sampler: {cores: 4}\n", (), "my.yaml:2: sampler.cores: unknown key; did you mean 'execution.shards'?"),
+    ("sampler: {cores: 4}\n", (), "my.yaml:2: sampler.cores: unknown key; did you mean 'execution.expert.shards'?"),
     ("sampler: {seed: 1}\nsampler: {seed: 2}\n", (), "my.yaml:3: the key 'sampler' is given twice"),
     ("sampler: {seed: 1\n", (), "this is not YAML"),
     ("sampler: {1: 2}\n", (), "found the key 1; expected names as keys"),
@@ -229,7 +242,11 @@ BAD += [
     ("sampler: {seed: 2001-01-01}\n", (), "my.yaml:2: sampler.seed: found a date"),
     ("sampler: {seed: " + "[" * 15 + "]" * 15 + "}\n", (), "my.yaml:2: sampler.seed: found [[["),
     ("sampler: {mode: '" + "x" * 1900 + "'}\n", (), "my.yaml:2: sampler.mode: unknown key"),
-    ("execution: {mode: '" + "x" * 1900 + "'}\n", (), "...xxx"),
+    ("execution: {expert: {mode: '" + "x" * 1900 + "'}}\n", (), "...xxx"),
+    ("execution: {mode: xla}\n", (), "my.yaml:2: execution.mode: is a setting for experts; write execution.expert."),
+    ("", ("execution.shards=2",), "execution.shards: is a setting for experts; write execution.expert.shards"),
+    ("execution: {expert: graph}\n", (), "execution.expert: found 'graph'; expected a mapping with keys among exec"),
+    ("execution: {backend: numpy, expert: {mode: xla}}\n", (), "execution.expert.mode: found 'xla', which has no"),
     ("", ("sampler.seed=" + "[" * 5000,), "more than 20 lists or mappings within each other"),
     ("", ("sampler.seed=&a [*a]",), "command line, sampler.seed=&a [*a]: anchors and aliases"),
     ("", (".".join(["sampler"] * 5000) + "=1",), "found 5000 keys; expected key.path=value"),
@@ -285,6 +302,29 @@ BAD += [
 # fmt: on
 
 
+def test_what_configs_name_is_what_python_has():
+    """Of supports and formats: each has a declaration, and what writes it."""
+    for name, named in SUPPORTS.items():
+        bounds = dict(zip(named.bounds, (-1.0, 1.0)))
+        options = VariableOptions.model_validate(
+            {"support": name, "shape": [2, 2] if "cholesky" in name else [3], **bounds}
+        )
+        declare = getattr(batchnuts, name)
+        declared = declare(*((2,) if "cholesky" in name else (*bounds.values(), 3)))
+        assert repr(options.parameter("x", {}).support) == repr(declared.support)  # arrays may be in it
+    endings = [ending for format_ in OUTPUT_FORMATS.values() for ending in format_.endings]
+    assert len(set(endings)) == len(endings)
+    assert {name for name, format_ in OUTPUT_FORMATS.items() if format_.streams} == {"zarr"}
+
+
+def test_the_config_in_a_file_of_an_earlier_version_is_read(config):
+    """There the settings of `execution.expert` stood in `execution`."""
+    stored = config(GAUSS, "execution.expert.mode=eager", "execution.expert.shards=2").resolved()
+    earlier = copy.deepcopy(stored)
+    earlier["execution"] |= earlier["execution"].pop("expert")
+    assert config_of(earlier, Path("run.nc")).resolved() == stored
+
+
 @pytest.mark.parametrize(("text", "overrides", "message"), BAD, ids=range(len(BAD)))
 def test_bad_configs_are_named_with_their_place(config, text, overrides, message):
     with pytest.raises(ConfigError) as caught:
@@ -324,7 +364,7 @@ def test_bad_models_are_named(config, text, message):
 
 def test_all_mistakes_are_reported_together(config):
     with pytest.raises(ConfigError) as caught:
-        config(GAUSS + "sampler: {chains: 0, drawz: 1}\nfoo: 1\n", "execution.mode=3")
+        config(GAUSS + "sampler: {chains: 0, drawz: 1}\nfoo: 1\n", "execution.expert.mode=3")
     assert len(str(caught.value).splitlines()) == 4
 
 

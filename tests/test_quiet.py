@@ -33,7 +33,8 @@ def log_density(q):
     import tensorflow as tf
     return -0.5 * tf.reduce_sum(q * q)
 model = batchnuts.Model.from_function(log_density, dimension=2)
-batchnuts.sample_chains(model, chains=2, warmup=0, draws=2, step_size=0.5, executor="unbatched", progress=False)
+batchnuts.sample_chains(model, chains=2, warmup=0, draws=2, step_size=0.5, progress=False,
+    expert={"executor": "unbatched"})
 """
 
 PACKAGED = """

@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 from batchnuts.mcmc.settings.cluster_settings import ClusterSettings
 from batchnuts.mcmc.settings.run_settings import (
     ExecutionSettings,
+    ExpertSettings,
     InitSettings,
     SamplerSettings,
     WarmupSettings,
@@ -68,20 +69,11 @@ class Options(TypedDict, total=False):
     strongest of them; unit keeps the identity. Default: 'diag'."""
     metric_rank: int
     """of the metric low_rank: directions with a correction, at most. Default: 16."""
-    executor: Literal["virtual_machine", "stackless", "unbatched"]
-    """virtual_machine: chains at different places of the recursion share gradients; stackless: calls and branches
-    on the host; unbatched: plain Python, chain by chain, for debugging. Default: 'virtual_machine'."""
     backend: Literal["auto", "jax", "tensorflow", "numpy"]
     """array library that runs the program; auto takes that of the density, and for one that runs on either JAX
     where it is installed. Default: 'auto'."""
-    mode: Literal["xla", "graph", "eager"]
-    """how it is run: compiled by XLA, as a graph of TensorFlow, or operation by operation. Default: 'xla'."""
-    schedule: Literal["auto", "earliest", "most_active", "sweep", "drain"]
-    """order in which the virtual machine runs blocks; auto chooses by their cost. Default: 'auto'."""
     chunk_lanes: int | None
     """chains that run together as one batch; null chooses a number that suits the processor. Default: None."""
-    shards: int | None
-    """threads that take turns at the chunks; null takes one for each processor core. Default: None."""
     max_stack_depth: int | None
     """frames of each variable's stack; null chooses a bound that suffices. Default: None."""
     cache: str | None
@@ -90,10 +82,12 @@ class Options(TypedDict, total=False):
     cluster: str | Mapping[str, Any] | ClusterSettings | None
     """other processes or machines that run the chains: local, the address of a Dask scheduler (tcp://HOST:PORT), or
     a mapping with what starts one; null: threads of this process. Default: None."""
+    expert: Mapping[str, Any] | ExpertSettings
+    """what is chosen well without you: executor, mode, style, schedule, shards. Default: {}."""
 
 
-MAIN_VALUES: Mapping[str, str] = {"warmup": "auto", "init": "auto"}
-"""The defaults of groups of settings that may be written as one value, so written."""
+MAIN_VALUES: Mapping[str, Any] = {"warmup": "auto", "init": "auto", "expert": {}}
+"""The defaults of groups of settings as users write them."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -25,6 +25,7 @@ import numpy as np
 from batchnuts.autobatch.api import EXECUTORS, BatchedFunction
 from batchnuts.autobatch.backends.registry import BACKENDS, get_backend
 from batchnuts.autobatch.demos import DEMOS, Demo
+from batchnuts.autobatch.engines.registry import AUTO, preferred_backend
 from batchnuts.autobatch.errors import BatchnutsError
 from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import TensorType
@@ -60,9 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _start(backend: str) -> None:
-    """Import TensorFlow, if asked for, without the notes that it writes to stderr meanwhile."""
-    if backend == "tensorflow":
+def _start(backend: str, mode: str = "xla") -> None:
+    """Import TensorFlow, if it will be needed, without the notes that it writes to stderr meanwhile."""
+    if (preferred_backend(mode) if backend == AUTO else backend) == "tensorflow":
         import_tensorflow()
 
 
@@ -97,9 +98,9 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument(
             "--backend",
-            choices=BACKENDS,
-            default="tensorflow",
-            help="array library whose type rules are used (default tensorflow; numpy starts faster, but cannot trace: "
+            choices=(AUTO, *BACKENDS),
+            default=AUTO,
+            help="array library whose type rules are used (default auto; numpy starts faster, but cannot trace: "
             "it sees less of what an op leaves unread or passes on, so some programs come out longer)",
         )
         command.set_defaults(command=run, name=name)
@@ -114,8 +115,8 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "lanes", nargs="*", metavar="LANE", help="one lane's arguments each, with commas between them: 6, or 2,3"
     )
-    demo.add_argument("--backend", choices=BACKENDS, default="tensorflow", help="default tensorflow")
-    demo.add_argument("--mode", choices=MODES, default="xla", help="how TensorFlow runs it (default xla)")
+    demo.add_argument("--backend", choices=(AUTO, *BACKENDS), default=AUTO, help="default auto")
+    demo.add_argument("--mode", choices=MODES, default="xla", help="how it is run (default xla)")
     demo.add_argument("--executor", choices=EXECUTORS, default="virtual_machine", help="default virtual_machine")
     demo.add_argument("--schedule", choices=POLICIES, default="auto", help="which block runs next (default auto)")
     demo.set_defaults(command=_demo, name="demo")
@@ -213,7 +214,7 @@ def _demo(options: argparse.Namespace) -> str:
     demo = DEMOS[name]
     lanes = [_lane(text, name, demo) for text in options.lanes] or list(demo.lanes)
     inputs = [np.array(column, demo.dtype) for column in zip(*lanes)]
-    _start(options.backend)
+    _start(options.backend, options.mode)
     run_options = {name: getattr(options, name) for name in ("executor", "backend", "mode", "schedule")}
     lanes_alone = options.executor in ("unbatched", "reference")
     results, *profiles = (
@@ -224,7 +225,8 @@ def _demo(options: argparse.Namespace) -> str:
     parts = [_first_line(demo)]
     parts.append("\n".join(f"{name}({', '.join(map(str, lane))}) = {r}" for lane, r in zip(lanes, results)))
     types = tuple(TensorType(demo.dtype) for _ in inputs)
-    compiled = demo.function.compiled(types, get_backend(options.backend, options.mode))
+    backend = preferred_backend(options.mode) if options.backend == AUTO else options.backend
+    compiled = demo.function.compiled(types, get_backend(backend, options.mode))
     program = compiled.lowered if options.executor == "virtual_machine" else compiled.with_calls
     return "\n\n".join([*parts, show_program(program).rstrip("\n"), *map(str, profiles)]) + "\n"
 

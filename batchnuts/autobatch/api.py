@@ -11,17 +11,23 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, overload
 
 import numpy as np
 
-from batchnuts.autobatch.backends.backend import Backend, Identity
+from batchnuts.autobatch.backends.backend import MODES, Backend, Identity
 from batchnuts.autobatch.backends.registry import get_backend, with_style
 from batchnuts.autobatch.cached_functions import read_or_compile
 from batchnuts.autobatch.engines.engine import Engine, MachineOptions
-from batchnuts.autobatch.engines.registry import engine_of
+from batchnuts.autobatch.engines.registry import (
+    AUTO,
+    backend_of_program,
+    engine_infos,
+    engine_of,
+    preferred_backend,
+)
 from batchnuts.autobatch.engines.sweep import ON_BACKEND
 from batchnuts.autobatch.errors import LaneInputError, OptionError
 from batchnuts.autobatch.explain import explain_passes
@@ -30,6 +36,7 @@ from batchnuts.autobatch.frontend.plain_python import plain_python
 from batchnuts.autobatch.inputs import Inputs, bind, default_type
 from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import Program, TensorType
+from batchnuts.autobatch.language.arrays import tensor_library_of
 from batchnuts.autobatch.language.functions import LaneFunction, in_one_lane_code, require_function, single_lane
 from batchnuts.autobatch.language.pytree import flatten, hashable, map_leaves, unflatten
 from batchnuts.autobatch.lru_cache import LruCache
@@ -62,7 +69,7 @@ class _Options:
     """How a call is to run: the options of `BatchedFunction.run`. Raises OptionError for unknown ones."""
 
     executor: str = "virtual_machine"
-    backend: str | Backend = "tensorflow"
+    backend: str | Backend = AUTO
     mode: str = "xla"
     style: str = "auto"
     schedule: str | Schedule = "auto"
@@ -71,6 +78,8 @@ class _Options:
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
             raise OptionError(f"executor must be one of {', '.join(EXECUTORS)}; found {self.executor!r}")
+        if self.mode not in MODES:
+            raise OptionError(f"mode must be one of {', '.join(MODES)}; found {self.mode!r}")
         if isinstance(self.schedule, str) and self.schedule not in POLICIES:
             raise OptionError(f"schedule must be one of {', '.join(POLICIES)}, or a Schedule; found {self.schedule!r}")
         depth = self.max_stack_depth
@@ -81,7 +90,9 @@ class _Options:
         """The engine that runs the machine. Raises OptionError for an unknown one."""
         if self.executor in ("unbatched", "reference"):  # of the first, for types only
             return engine_of("reference")
-        return ON_BACKEND if hasattr(self.backend, "style") else engine_of(self.backend)
+        if hasattr(self.backend, "style"):
+            return ON_BACKEND
+        return engine_of(preferred_backend(self.mode, self.style) if self.backend == AUTO else self.backend)
 
     def arrays(self) -> Backend:
         """The array library to compile for."""
@@ -94,7 +105,7 @@ class _Options:
 class BatchedFunction(LaneFunction):
     """A function written for one lane, callable on all lanes; made by `batch`.
 
-    Calling it runs the virtual machine under TensorFlow/XLA. `run` takes options, `function` is plain Python.
+    Calling it runs the virtual machine, compiled by XLA. `run` takes options, `function` is plain Python.
     """
 
     def __init__(self, python_function: Callable[..., Any], machines: int = KEPT_MACHINES) -> None:
@@ -107,6 +118,7 @@ class BatchedFunction(LaneFunction):
         self._compiled: LruCache[CompiledFunction] = LruCache(machines)
         self._machines: LruCache[Machine] = LruCache(machines)
         self._block_code: LruCache[stackless.BlockCodeCache] = LruCache(machines)
+        self._backends: LruCache[str] = LruCache(machines)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The results for all lanes, with the defaults of `run`; keyword and default arguments as in Python."""
@@ -151,7 +163,7 @@ class BatchedFunction(LaneFunction):
         self,
         *arguments: Any,
         executor: str = "virtual_machine",
-        backend: str | Backend = "tensorflow",
+        backend: str | Backend = AUTO,
         mode: str = "xla",
         style: str = "auto",
         schedule: str | Schedule = "auto",
@@ -167,8 +179,9 @@ class BatchedFunction(LaneFunction):
             "unbatched" (plain Python, lane by lane) or "reference" (the interpreter that defines the IR's meaning,
             lane by lane on NumPy values).
         backend, mode: "tensorflow" with "xla", "graph" or "eager"; "jax" with "xla" or "eager"; "numpy"; or a Backend
-            object, which brings its own mode and style. In mode xla the virtual machine is one compiled program, and
-            `stackless` compiles what lies between calls.
+            object, which brings its own mode and style. "auto" takes the library of the arguments, or of the functions
+            that the program calls, and for one that runs on either JAX where it is installed. In mode xla the virtual
+            machine is one compiled program, and `stackless` compiles what lies between calls.
         style: how primitives run on the active lanes only: "masking" computes all lanes and selects, "gather" computes
             the active ones' rows (NumPy, and TensorFlow in mode eager); "auto" is gather on NumPy, else masking.
         schedule: "auto", "earliest", "most_active", "sweep", "drain" or a Schedule of your own: the order in which the
@@ -202,8 +215,10 @@ class BatchedFunction(LaneFunction):
         inputs = self._bind(args, kwargs)
         if options.executor == "unbatched" and inputs.lanes:
             return self._run_unbatched(inputs)
-        arrays = options.arrays()
         began = time.perf_counter()
+        if options.backend == AUTO and options.executor not in ("unbatched", "reference"):
+            options = replace(options, backend=self._backend(inputs.types, options.mode, options.style, [args, kwargs]))
+        arrays = options.arrays()
         compiled = self.compiled(inputs.types, arrays)
         results: Sequence[Any]
         if not inputs.lanes:
@@ -277,6 +292,23 @@ class BatchedFunction(LaneFunction):
         key = (hashable(types), backend)
         return self._compiled.get(key) or self._compiled.put(key, self._compile(types, backend))
 
+    def _backend(self, types: tuple[Any, ...], mode: str, style: str = "auto", arguments: Any = ()) -> str:
+        """The name of the backend that `auto` stands for: that of the arguments' library, or of the functions that the
+        program calls, which is found out by compiling it; and for a program that runs on either the preferred one."""
+        preferred = preferred_backend(mode, style)
+        try:
+            library = tensor_library_of(*flatten(arguments)[0])
+        except TypeError:  # arrays of two
+            return preferred
+        if library is not None and preferred == "jax":  # else a mode or style asks for TensorFlow
+            return next(name for name, info in engine_infos().items() if info.title == library.name)
+        key = (hashable(types), mode, style)
+        name = self._backends.get(key)
+        if name is None:
+            name = backend_of_program(lambda name: self.compiled(types, get_backend(name, mode, style)), mode, style)
+            self._backends.put(key, name)
+        return name
+
     def _compile(self, types: tuple[Any, ...], backend: Backend) -> CompiledFunction:
         def compile_it() -> CompiledFunction:
             return compile_function(self, types, backend)
@@ -309,7 +341,7 @@ class BatchedFunction(LaneFunction):
         )
 
     def schedule(
-        self, *types: Any, policy: str = "auto", backend: str = "tensorflow", profile: Profile | None = None
+        self, *types: Any, policy: str = "auto", backend: str = AUTO, profile: Profile | None = None
     ) -> Schedule:
         """The schedule that a policy makes for one lane's argument types (as for `dump`): to print, or to start from.
 
@@ -317,8 +349,9 @@ class BatchedFunction(LaneFunction):
         lanes went, and do not guess. A schedule is plain data: keep it, and give it to later runs.
         Raises OptionError for an unknown policy, or for a profile without such a run.
         """
-        compiled = get_backend(backend, "xla")
-        program = self.compiled(self._parsed_types(types), compiled).lowered
+        lane = self._parsed_types(types)
+        compiled = self._named_backend(backend, lane, "xla")
+        program = self.compiled(lane, compiled).lowered
         served = None if profile is None else self._served(profile, program)
         return make_schedule(program, policy, lambda: block_costs(program, compiled), served)
 
@@ -349,23 +382,28 @@ class BatchedFunction(LaneFunction):
         """One lane's type of each argument of a call."""
         return self._bind(args, {}).types
 
-    def lowered(self, *types: Any, backend: str = "tensorflow") -> Program:
-        """The program that the virtual machine runs, for one lane's argument types (given as for `dump`)."""
-        return self.compiled(self._parsed_types(types), get_backend(backend, "eager")).lowered
+    def _named_backend(self, name: str, types: tuple[Any, ...], mode: str) -> Backend:
+        return engine_of(self._backend(types, mode) if name == AUTO else name).arrays(mode, "auto")
 
-    def passes(self, *types: Any, backend: str = "tensorflow") -> dict[str, Program]:
+    def lowered(self, *types: Any, backend: str = AUTO) -> Program:
+        """The program that the virtual machine runs, for one lane's argument types (given as for `dump`)."""
+        lane = self._parsed_types(types)
+        return self.compiled(lane, self._named_backend(backend, lane, "eager")).lowered
+
+    def passes(self, *types: Any, backend: str = AUTO) -> dict[str, Program]:
         """The program after each pass of the compiler, in order, by the pass's name; types as for `dump`."""
         programs: dict[str, Program] = {}
-        compile_function(self, self._parsed_types(types), get_backend(backend, "eager"), programs.__setitem__)
+        lane = self._parsed_types(types)
+        compile_function(self, lane, self._named_backend(backend, lane, "eager"), programs.__setitem__)
         return programs
 
-    def dump(self, *types: Any, after: str | None = None, backend: str = "tensorflow") -> str:
+    def dump(self, *types: Any, after: str | None = None, backend: str = AUTO) -> str:
         """The text of the program after a pass (the last one, if none is named), for one lane's argument types.
 
         types: one per parameter (defaults may be left out): TensorTypes, dtypes, text such as "int64", "float32[3]"
             or "tuple(int64, bool)", or structures of these.
-        backend: whose arithmetic decides on types, and on what an op leaves unread or passes on. TensorFlow traces and
-            knows; NumPy sees less, so some programs come out longer.
+        backend: whose arithmetic decides on types, and on what an op leaves unread or passes on; auto as for `run`.
+            TensorFlow and JAX trace and know; NumPy sees less, so some programs come out longer.
         Raises OptionError for an unknown pass or text that is no type, LaneInputError for types that do not fit.
         """
         programs = self.passes(*types, backend=backend)
@@ -374,7 +412,7 @@ class BatchedFunction(LaneFunction):
             raise OptionError(f"no pass {after!r}; the passes are {', '.join(programs)}")
         return show_program(programs[after], expressions=after == "record_expressions")
 
-    def explain(self, *types: Any, backend: str = "tensorflow") -> str:
+    def explain(self, *types: Any, backend: str = AUTO) -> str:
         """A report for one lane's argument types, given as for `dump`.
 
         The source with the final blocks of each line; blocks; each variable's type and where it lives; and what every

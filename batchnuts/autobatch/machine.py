@@ -30,7 +30,7 @@ from batchnuts.autobatch.api import BatchedFunction
 from batchnuts.autobatch.backends.backend import Identity
 from batchnuts.autobatch.backends.registry import has_jax
 from batchnuts.autobatch.engines.engine import EngineInfo, MachineOptions
-from batchnuts.autobatch.engines.registry import engine_infos, engine_of
+from batchnuts.autobatch.engines.registry import AUTO, engine_infos, engine_of, preferred_backend
 from batchnuts.autobatch.errors import OptionError
 from batchnuts.autobatch.ir.program import STORED
 from batchnuts.autobatch.language.arrays import library_of, tensor_library, tensor_library_of
@@ -44,6 +44,7 @@ from batchnuts.autobatch.scheduling.policies import costly_blocks
 from batchnuts.autobatch.scheduling.schedule import Schedule
 
 __all__ = [
+    "AUTO",
     "CostlyRuns",
     "EngineInfo",
     "Identity",
@@ -59,6 +60,7 @@ __all__ = [
     "has_jax",
     "library_of",
     "map_leaves",
+    "preferred_backend",
     "prepare_disk_cache",
     "processors",
     "tensor_library",
@@ -70,13 +72,15 @@ __all__ = [
 class LaneProgram:
     """A batched function compiled for one lane's types of some arguments, and its properties.
 
-    arguments: an example. backend, mode: as for `BatchedFunction.run`; ValueError for unknown ones, CompileError for
-    what cannot be batched.
+    arguments: an example. backend, mode, style: as for `BatchedFunction.run`; ValueError for unknown ones, CompileError
+    for what cannot be batched.
     """
 
-    def __init__(self, function: BatchedFunction, arguments: tuple[Any, ...], backend: str, mode: str) -> None:
+    def __init__(
+        self, function: BatchedFunction, arguments: tuple[Any, ...], backend: str, mode: str, style: str = "auto"
+    ) -> None:
         self.engine = engine_of(backend)
-        self._backend = self.engine.arrays(self.engine.info.mode_of(mode), "auto")
+        self._backend = self.engine.arrays(self.engine.info.mode_of(mode), style)
         self._compiled = function.compiled(function.lane_types(arguments), self._backend)
         self._identity = function.identity
         self.result_type: Any = self._compiled.result_type

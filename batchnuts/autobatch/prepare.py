@@ -10,13 +10,14 @@ import numpy as np
 from batchnuts.autobatch.api import as_type
 from batchnuts.autobatch.backends.backend import Backend
 from batchnuts.autobatch.backends.registry import get_backend
+from batchnuts.autobatch.engines.registry import AUTO, backend_of_program
 from batchnuts.autobatch.errors import LaneInputError, OptionError
 from batchnuts.autobatch.ir.cfg import without_dead_code
 from batchnuts.autobatch.ir.printer import show_type
 from batchnuts.autobatch.ir.program import Program
 from batchnuts.autobatch.ir.verify import MalformedProgramError, check_well_formed
 from batchnuts.autobatch.language.pytree import flatten, map_leaves
-from batchnuts.autobatch.pipeline import compile_program
+from batchnuts.autobatch.pipeline import CompiledFunction, compile_program
 from batchnuts.autobatch.runtime import stackless, virtual_machine
 from batchnuts.autobatch.runtime.block_costs import block_costs
 from batchnuts.autobatch.scheduling.policies import make_schedule
@@ -80,7 +81,7 @@ class PreparedProgram:
         return [np.broadcast_to(array, (lanes, *array.shape[1:])) for array in arrays]
 
 
-def prepare(program: Program, *types: Any, backend: str = "tensorflow", mode: str = "xla") -> PreparedProgram:
+def prepare(program: Program, *types: Any, backend: str = AUTO, mode: str = "xla") -> PreparedProgram:
     """Check a program with calls, give every variable its type, compile it, and lower it.
 
     types: of one lane, one for each input variable, given as for `BatchedFunction.dump`; without any, those that
@@ -93,20 +94,29 @@ def prepare(program: Program, *types: Any, backend: str = "tensorflow", mode: st
     check_well_formed(program)
     if not program.vars_in or not program.vars_out:
         raise MalformedProgramError("a program needs an input, which says how many lanes there are, and an output")
-    inferred: dict[str, Any] = {}
+    lane = _input_types(program, types)
+    reachable = without_dead_code(program)
+    made: dict[str, tuple[CompiledFunction, dict[str, Any]]] = {}
 
-    def observe(_: str, result: Program) -> None:
-        inferred.update(result.var_defs if not inferred else {})
+    def compiles(name: str) -> None:
+        inferred: dict[str, Any] = {}
 
-    target = get_backend(backend, mode)
-    compiled = compile_program(without_dead_code(program), _input_types(program, types), target, observe)
+        def observe(_: str, result: Program) -> None:
+            inferred.update(result.var_defs if not inferred else {})
+
+        made[name] = compile_program(reachable, lane, get_backend(name, mode), observe), inferred
+
+    name = backend_of_program(compiles, mode) if backend == AUTO else backend
+    if name not in made:
+        compiles(name)
+    compiled, inferred = made[name]
     for variable, declared in program.var_defs.items():
         if variable in inferred and inferred[variable] != declared:
             raise MalformedProgramError(
                 f"variable {variable!r} is declared as {show_type(declared)}, and its ops make it "
                 f"{show_type(inferred[variable])}"
             )
-    return PreparedProgram(compiled.with_calls, compiled.lowered, target)
+    return PreparedProgram(compiled.with_calls, compiled.lowered, get_backend(name, mode))
 
 
 def _input_types(program: Program, types: tuple[Any, ...]) -> tuple[Any, ...]:

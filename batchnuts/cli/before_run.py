@@ -56,7 +56,7 @@ def dry_run(config: RunConfig, *, force: bool) -> int:
         config.execution,
         Size.of(model, config.output.content),
         content=config.output.content,
-        streamed=config.output.format == "zarr",
+        streamed=config.output.streams,
         backend=likely_backend(model, config.execution),
     )
     if problem is not None:
@@ -83,7 +83,7 @@ def check_starts(config: RunConfig, model: Model) -> None:
     sampler, execution = config.sampler, config.execution
     if sampler.chains == "auto":
         size, starts = Size.of(model, config.output.content), count_starts(model, sampler.init)
-        numbers = possible_chains(sampler, execution, size, execution.shards or processors(), starts=starts)
+        numbers = possible_chains(sampler, execution, size, execution.expert.shards or processors(), starts=starts)
         sampler = with_chains(sampler, numbers[0])
     make_proposals(model, sampler, execution, read_tuning(model, sampler))
 
@@ -97,7 +97,7 @@ def decided(config: RunConfig, model: Model) -> RunConfig:
         return config
     size = forecast_of(config, model).file
     result = config.decided(size, has_zarr())
-    if result.output.format == "netcdf" and config.decided(size).output.format == "zarr":
+    if not result.output.streams and config.decided(size).output.streams:
         say(
             f"the draws ({short_bytes(size)}) stay in memory until the end: to write them to a Zarr store while chains "
             "run, install zarr (pip install 'batchnuts[zarr]')."
@@ -114,7 +114,7 @@ def forecast_of(config: RunConfig, model: Model) -> Forecast:
         config.execution,
         Size.of(model, config.output.content),
         content=config.output.content,
-        streamed=config.output.format == "zarr",
+        streamed=config.output.streams,
         checkpoints=config.output.checkpoint_seconds is not None,
         backend=likely_backend(model, config.execution),
     )

@@ -1,4 +1,4 @@
-"""Configs of the command line, with the formats of output: YAML files with overrides, checked before anything runs.
+"""Configs of the command line, with the settings of output: YAML files with overrides, checked before anything runs.
 
 Neither reading nor checking a config imports TensorFlow.
 """
@@ -12,17 +12,24 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
 from batchnuts.bridges.registry import BRIDGES, Bridge
 from batchnuts.disk_cache.folder import AUTO
+from batchnuts.files.saving import Write
 from batchnuts.files.url import LONGEST_OUTPUT_NAME, is_url, long_name, url_problem
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.output.formats import IN_ONE_FILE, OUTPUT_FORMATS, STREAMED, OutputFormat
 from batchnuts.mcmc.run.forecast import Size, memory_problem
-from batchnuts.mcmc.settings.run_settings import MOST_TRANSITIONS, ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.settings.run_settings import (
+    MOST_TRANSITIONS,
+    ExecutionSettings,
+    ExpertSettings,
+    SamplerSettings,
+)
 from batchnuts.mcmc.storage.stored_run import has_zarr
 from batchnuts.models import REGISTRY, ModelOptions, build
 from batchnuts.settings.schema import IN_OTHER_LIBRARIES, Settings, expected, fields_of, nearest, shown
@@ -50,13 +57,16 @@ __all__ = [
 ]
 
 
-SUFFIXES = {"netcdf": (".nc", ".nc4", ".netcdf", ".h5", ".hdf5"), "zarr": (".zarr",)}
-"""By format: the endings of paths that say so; the first one is that of a path that is made up."""
-
 CLUSTER = "execution.cluster"
 
 LARGE = 1_000_000_000
 """Bytes of a file from which on the format is Zarr, where that is left open."""
+
+
+if TYPE_CHECKING:
+    FormatName = str
+else:
+    FormatName = Literal[("auto", *OUTPUT_FORMATS)]
 
 
 class OutputSettings(Settings):
@@ -72,7 +82,7 @@ class OutputSettings(Settings):
         description="whether draws are kept; false: only their means, covariances, quantiles, R-hat and effective "
         "sizes, which are computed while chains run, in memory that does not grow with draws (docs/summaries.md)",
     )
-    format: Literal["auto", "netcdf", "zarr"] = Field(
+    format: FormatName = Field(
         "auto",
         description="netcdf: one file, written at the end; zarr: a folder, written while chains run, so that draws are "
         "not kept in memory (needs the package zarr); auto: what the path ends in says, else zarr where there will be "
@@ -128,16 +138,19 @@ class OutputSettings(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> OutputSettings:
-        other_format = {"netcdf": "zarr", "zarr": "netcdf"}.get(self.format)
-        if self.at_url and (self.format == "netcdf" or self._ending in SUFFIXES["netcdf"]):
-            raise ValueError(
-                f"path: found the URL {shown(self.path)} with a netCDF file; these are written to local disks: "
-                "expected a Zarr store, whose URL ends in .zarr, or a path"
-            )
-        if self.path is not None and other_format is not None and self.path_says == other_format:
+        by_ending = _format_of_ending(self.path)
+        asked_for = OUTPUT_FORMATS.get(self.format)  # none of `auto`
+        for format_ in (asked_for, by_ending) if self.at_url else ():
+            if format_ is not None and not format_.streams:
+                streamed = OUTPUT_FORMATS[STREAMED]
+                raise ValueError(
+                    f"path: found the URL {shown(self.path)} with {format_.title}; these are written to local disks: "
+                    f"expected {streamed.title}, whose URL ends in {streamed.endings[0]}, or a path"
+                )
+        if asked_for is not None and self.path_says not in (None, asked_for.name):
             raise ValueError(
                 f"path: found {shown(self.path)} with format {self.format}; expected a path that ends in "
-                f"{SUFFIXES[self.format][0]}, or format {other_format}"
+                f"{asked_for.endings[0]}, or format {self.path_says}"
             )
         if not self.draws:
             needed = [name for name in ("unconstrained", "divergences", "report") if getattr(self, name)]
@@ -147,11 +160,12 @@ class OutputSettings(Settings):
                     f"draws: found false with {', '.join(needed)}, which {'needs' if len(needed) == 1 else 'need'} the "
                     f"draws; expected draws: true, or no {' and no '.join(needed)}"
                 )
-            if "zarr" in (self.format, self.path_says):
-                raise ValueError(
-                    "draws: found false with a Zarr store, but summaries are saved as netCDF only; expected format "
-                    f"netcdf, and a path that ends in {SUFFIXES['netcdf'][0]}"
-                )
+            for name in (self.format, self.path_says or "auto"):
+                if name != "auto" and not (format_ := OUTPUT_FORMATS[name]).holds_summaries:
+                    raise ValueError(
+                        f"draws: found false with {format_.title}, but summaries are saved as netCDF only; expected "
+                        f"format {IN_ONE_FILE}, and a path that ends in {OUTPUT_FORMATS[IN_ONE_FILE].endings[0]}"
+                    )
         return self
 
     @property
@@ -160,21 +174,27 @@ class OutputSettings(Settings):
         return self.path is not None and is_url(self.path)
 
     @property
-    def _ending(self) -> str:
-        return PurePath(self.path or "").suffix.lower()
-
-    @property
     def path_says(self) -> str | None:
         """The format that the path's ending stands for, if any; URLs are those of Zarr stores."""
         if self.at_url:
-            return "zarr"
-        return next((name for name, endings in SUFFIXES.items() if self._ending in endings), None)
+            return STREAMED
+        return None if (format_ := _format_of_ending(self.path)) is None else format_.name
 
     @property
     def may_stream(self) -> bool:
         """Whether draws may go to a Zarr store while chains run."""
         format_ = self.path_says if self.format == "auto" else self.format
-        return has_zarr() if format_ is None else format_ == "zarr"
+        return has_zarr() if format_ is None else OUTPUT_FORMATS[format_].streams
+
+    @property
+    def streams(self) -> bool:
+        """Whether draws go to a folder while chains run; of a format that is decided."""
+        return self.format in OUTPUT_FORMATS and OUTPUT_FORMATS[self.format].streams
+
+    @property
+    def write(self) -> Write | None:
+        """Writes a file of the decided format; None for a folder."""
+        return OUTPUT_FORMATS[self.format].write
 
     @property
     def content(self) -> Content:
@@ -201,6 +221,7 @@ _MAIN_KEYS = {"sampler.warmup": "transitions", "sampler.init": "method"}
 _ELSEWHERE = {  # of a name that two sections have, the first one: sampler.draws
     name: f"{section}.{name}" for section, schema in reversed(_SECTIONS.items()) for name in schema.model_fields
 }
+_ELSEWHERE |= {name: f"execution.expert.{name}" for name in ExpertSettings.model_fields}
 _ELSEWHERE |= {word: _ELSEWHERE[ours] for word, ours in IN_OTHER_LIBRARIES.items()}
 
 
@@ -236,11 +257,11 @@ class RunConfig:
         output = self.output
         format_ = output.path_says if output.format == "auto" else output.format
         if not output.draws:
-            format_ = "netcdf"
+            format_ = IN_ONE_FILE
         if format_ is None and file is None:
             return self
-        format_ = format_ or ("zarr" if zarr and file is not None and file >= LARGE else "netcdf")
-        path = output.path or f"{self.stem}{SUFFIXES[format_][0]}"
+        format_ = format_ or (STREAMED if zarr and file is not None and file >= LARGE else IN_ONE_FILE)
+        path = output.path or f"{self.stem}{OUTPUT_FORMATS[format_].endings[0]}"
         return replace(self, output=output.model_copy(update={"format": format_, "path": path}))
 
     def from_folder(self, begun_in: Path) -> RunConfig:
@@ -270,6 +291,12 @@ class RunConfig:
     def to_yaml(self) -> str:
         """`resolved` as YAML."""
         return to_yaml(self.resolved())
+
+
+def _format_of_ending(path: str | None) -> OutputFormat | None:
+    """The format that a path's ending stands for, if any."""
+    ending = PurePath(path or "").suffix.lower()
+    return next((format_ for format_ in OUTPUT_FORMATS.values() if ending in format_.endings), None)
 
 
 def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -305,9 +332,18 @@ def config_of(resolved: dict[str, Any], file: Path, overrides: Sequence[str] = (
             "cluster and connects to none, since both may run any program: name it again on the command line, if you "
             f"know where the file is from, or name another one: --resume RUN {named_again(cluster)}"
         )
+    if isinstance(execution, dict):
+        _move_expert_settings(execution)
     for override in overrides:
         apply_override(content, override, origin, _MAIN_KEYS)
     return _check(content, origin)
+
+
+def _move_expert_settings(execution: dict[str, Any]) -> None:
+    """Bring settings that versions up to 0.2 kept in `execution` to where they are now."""
+    moved = {name: execution.pop(name) for name in list(execution) if name in ExpertSettings.model_fields}
+    if moved:
+        execution["expert"] = moved
 
 
 def _check(content: dict[str, Any], origin: Origin) -> RunConfig:

@@ -10,7 +10,7 @@ import importlib.util
 import os
 import sys
 
-from batchnuts.autobatch.machine import engine_infos, has_jax, prepare_disk_cache, tensor_library
+from batchnuts.autobatch.machine import engine_infos, has_jax, preferred_backend, prepare_disk_cache, tensor_library
 from batchnuts.cli.config import RunConfig, TargetOptions, bridge_of
 from batchnuts.process.quiet import import_tensorflow, without_jax
 
@@ -40,7 +40,7 @@ def expected_libraries(config: RunConfig) -> set[str]:
         expected = expected | {backend}
     if expected:
         return expected
-    return {"jax" if has_jax() and config.execution.mode != "graph" else "tensorflow"}
+    return {preferred_backend(config.execution.expert.mode, config.execution.expert.style)}
 
 
 def imported_by(module: str) -> set[str]:

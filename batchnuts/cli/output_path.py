@@ -43,7 +43,7 @@ def require_space(location: OutputLocation, size: int, config: RunConfig) -> Non
     if not isinstance(location, Path):
         return
     try:
-        check_space(location, size, folder=config.output.format == "zarr")
+        check_space(location, size, folder=config.output.streams)
     except OutputError as error:
         raise OutputRefused(str(error)) from error
 
@@ -68,7 +68,7 @@ def _path_of_new_run(config: RunConfig, *, force: bool, begun_in: Path) -> Outpu
 
 def checked_path(config: RunConfig, path: str | OutputLocation, *, force: bool) -> OutputLocation:
     """The absolute path, or the URL; checked, as that of the page about the run is, if there is to be one."""
-    folder = config.output.format == "zarr"
+    folder = config.output.streams
     if folder:
         from batchnuts.mcmc.output.streaming import require_zarr
 

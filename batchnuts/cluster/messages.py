@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -173,9 +174,8 @@ class Report:
     """Whether the worker did not know where the group is; then nothing was done."""
     failure: Failure | None = None
     seconds: float = 0.0
-    done: NDArray[np.int64] | None = None
-    """[chains of the group]: transitions that each has made."""
-    divergences: NDArray[np.int64] | None = None
+    counted: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    """[chains of the group], by name: see `chain_program.counted`."""
     counts: Counts = NOTHING
     rows: tuple[Rows, ...] = ()
     written: int = 0
@@ -213,14 +213,10 @@ class SavedChains:
     recorded: NDArray[np.int64]
     """[chains]: transitions of each that the storage has."""
     ends: ChainResult
-    """[chains, ...] without records: of groups that have ended."""
+    """[chains, ...] without records: of groups that have ended; what is counted of all."""
     ended: tuple[int, ...]
     """The numbers of groups that have ended."""
     reduced: tuple[ReducedWindow | None, ...]
     """The ReducedWindow of each group that has ended; None for others."""
     counts: tuple[Counts, ...]
     """The Counts of each group."""
-    divergences: NDArray[np.int64]
-    """[chains]."""
-    done: NDArray[np.int64]
-    """[chains]."""

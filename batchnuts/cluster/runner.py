@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from batchnuts.autobatch.machine import LaneProgram
 from batchnuts.cluster.connect import ready_workers, workers_of
 from batchnuts.cluster.direct import DirectZarrRun
 from batchnuts.cluster.errors import Failure
@@ -27,6 +26,7 @@ from batchnuts.mcmc.execution.attempt import part
 from batchnuts.mcmc.execution.chain_states import ChainStates
 from batchnuts.mcmc.execution.chunk_plan import Chunking, maximum_width
 from batchnuts.mcmc.execution.in_parts import width_for
+from batchnuts.mcmc.execution.lane_program import lane_program
 from batchnuts.mcmc.execution.model_description import described
 from batchnuts.mcmc.execution.runner import Counts, Interrupted, Runner
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction, joined
@@ -111,7 +111,7 @@ class OnCluster(ChainExecution):
             max_width = chains
             if run.execution.chunk_lanes is None:
                 program = chain_program(run.programs, run.sampler, run.model, run.rows, run.divergences)
-                max_width = maximum_width(LaneProgram(program, example, run.execution.backend, run.execution.mode))
+                max_width = maximum_width(lane_program(program, example, run.execution))
             lanes = lanes_of(chains, run.execution, max_width)
         of_chunk = part(example, Chunking(-(-chains // lanes), lanes, 1), 0)
         self.register(ProgramPlugin(self.name, ProgramSpec(of_chunk, run.rows, run.divergences)))

@@ -27,7 +27,7 @@ from batchnuts.cluster.segment import advance
 from batchnuts.cluster.tasks import DEAD, Outcome, Tasks, error_of, was_killed, why_not_done
 from batchnuts.mcmc.execution.runner import Counts, UnboundedDensity
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow
-from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, empty_records
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, counted, empty_records
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
 from batchnuts.mcmc.run.run import Run
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
@@ -96,7 +96,7 @@ class RunningStretch:
             for number, (first, size) in enumerate(zip(bounds, sizes, strict=False))
         ]
         self.ends: ChainResult = _ends(inputs)
-        """[chains, ...] without records; but for `done` and `divergences` of groups that have ended alone."""
+        """[chains, ...] without records; but for what is counted, of groups that have ended alone."""
         self.recorded: NDArray[np.int64] = np.array(inputs.done)
         """[chains]: transitions that `storage` has."""
         self.furthest: NDArray[np.int64] = np.array(inputs.done)
@@ -127,8 +127,7 @@ class RunningStretch:
         """Whether the cluster is of no use any more."""
 
     def _go_on(self, saved: SavedChains) -> None:
-        done, divergences = saved.done.copy(), saved.divergences.copy()
-        self.ends = map_leaves(np.array, saved.ends)._replace(done=done, divergences=divergences)
+        self.ends = map_leaves(np.array, saved.ends)
         if self.storage is not None:
             self.recorded = saved.recorded.copy()
             self.storage.resume(self.recorded)
@@ -167,7 +166,7 @@ class RunningStretch:
     def counts(self) -> Counts:
         """The counts of all groups so far."""
         gradients = sum((group.counts for group in self.groups), Counts())
-        return gradients + Counts.of_transitions(self.ends.done, self.ends.divergences)
+        return gradients + Counts.of_transitions(**counted(self.ends))
 
     @property
     def result(self) -> ChainResult:
@@ -315,12 +314,13 @@ class RunningStretch:
     def _add(self, group: ChainGroup, report: Report) -> None:
         chains = slice(group.first, group.first + group.chains)
         group.worker = report.worker
-        assert report.done is not None
-        if (report.done > self.furthest[chains]).any() or report.ended is not None:
+        done = report.counted["done"]
+        if (done > self.furthest[chains]).any() or report.ended is not None:
             group.deaths = 0
-        self.furthest[chains] = np.maximum(self.furthest[chains], report.done)
-        if (report.done >= self.ends.done[chains]).all():  # not what was made before, and is made again
-            self.ends.done[chains], self.ends.divergences[chains] = report.done, report.divergences
+        self.furthest[chains] = np.maximum(self.furthest[chains], done)
+        if (done >= self.ends.done[chains]).all():  # not what was made before, and is made again
+            for name, so_far in report.counted.items():
+                getattr(self.ends, name)[chains] = so_far
             group.counts = report.counts
         for rows in report.rows:
             numbers = rows.chains + group.first
@@ -441,8 +441,6 @@ class RunningStretch:
             ended=tuple(group.number for group in self.groups if group.ended),
             reduced=tuple(self.reduced),
             counts=tuple(group.counts for group in self.groups),
-            divergences=self.ends.divergences.copy(),
-            done=self.ends.done.copy(),
         )
 
 

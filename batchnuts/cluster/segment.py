@@ -22,7 +22,7 @@ from batchnuts.mcmc.execution.chunk_plan import Chunking
 from batchnuts.mcmc.execution.runner import Counts, UnboundedDensity
 from batchnuts.mcmc.execution.saved_stretch import restored_attempt, saved_attempt
 from batchnuts.mcmc.execution.window_reduction import reduce_window
-from batchnuts.mcmc.kernel.chain_program import Record
+from batchnuts.mcmc.kernel.chain_program import Record, counted
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
 from batchnuts.mcmc.model.check_model import UnboundedDensityError, density_failure
 from batchnuts.mcmc.model.model import ModelError
@@ -180,8 +180,7 @@ class WorkerGroup:
             _name(order),
             session.address,
             seconds=time.perf_counter() - began,
-            done=host_state.ends.done.copy(),
-            divergences=host_state.ends.divergences.copy(),
+            counted=counted(host_state.ends),
             counts=sum((chunk.counts for chunk in attempt.chunks.values()), Counts()),
             rows=host_state.storage.take() if isinstance(host_state.storage, RecentStorage | RegionStorage) else (),
             **_of_region(host_state.storage, attempt.finished),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch.machine import LaneProgram, prepare_disk_cache, tensor_library, use_own_threads
+from batchnuts.autobatch.machine import prepare_disk_cache, tensor_library, use_own_threads
 from batchnuts.cluster.errors import ClusterError, DiffersError
 from batchnuts.cluster.messages import Plan, ProgramSpec, StorePlan
 from batchnuts.cluster.versions import differences, own_versions
@@ -23,6 +23,7 @@ from batchnuts.disk_cache.folder import keeping
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.evaluation import evaluate_at
 from batchnuts.mcmc.execution.in_parts import width_for
+from batchnuts.mcmc.execution.lane_program import lane_program
 from batchnuts.mcmc.execution.model_description import described
 from batchnuts.mcmc.execution.program_cache import Programs, borrow
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
@@ -148,7 +149,7 @@ class Session:
                     of_chains = chain_program(
                         self.programs, plan.sampler, self.model, program.rows, program.divergences
                     )
-                    compiled = LaneProgram(of_chains, program.example, plan.execution.backend, plan.execution.mode)
+                    compiled = lane_program(of_chains, program.example, plan.execution)
                     machine = ChainMachine(compiled, program.example, plan.execution, deepest_of(plan.sampler) + 1)
                     machine.compiled.result()
                 self.machine = machine

@@ -30,6 +30,10 @@ _AT_ONCE = 2**23
 """Most bytes in one write: signals are handled between two, and HDF5 gives arrays of gigabytes."""
 
 
+Write = Callable[[Mapping[str, AnyGroup], IO[bytes]], None]
+"""Writes groups to an empty file that is open. Raises OSError."""
+
+
 class NotSaved(OutputError):
     """The draws could not be written to any folder."""
 
@@ -129,8 +133,10 @@ def short_bytes(count: float) -> str:
     return f"{count:.3g} {unit}"
 
 
-def save(groups: Mapping[str, AnyGroup], path: str | os.PathLike[str], *, force: bool = False) -> Path:
-    """Write the groups to one netCDF file and give back its absolute path.
+def save(
+    groups: Mapping[str, AnyGroup], path: str | os.PathLike[str], *, force: bool = False, write: Write | None = None
+) -> Path:
+    """Write the groups to one file and give back its absolute path; write: makes its content, by default netCDF.
 
     The file appears whole or not at all. Raises OutputError where it cannot be written, with the cause; the draws are
     then in the first of `other_folders` that can be written, and the message says where. If a file of that name has
@@ -140,14 +146,14 @@ def save(groups: Mapping[str, AnyGroup], path: str | os.PathLike[str], *, force:
         raise NotSaved(f"Cannot write {path}: it names a folder. The draws of this run are not saved.")
     target = Path(path).expanduser().resolve()
     try:
-        placed = _save(groups, target, force)
+        placed = _save(groups, target, force, write or write_netcdf)
     except OSError as error:
         reason = reason_of(error)
         for folder in other_folders():
             if folder == target.parent:
                 continue
             try:
-                place = _save(groups, folder / target.name, force=False)
+                place = _save(groups, folder / target.name, False, write or write_netcdf)
             except OSError:
                 continue
             raise OutputError(f"Cannot write {target}: {reason}. The draws are kept in {place}; move them.") from error
@@ -169,7 +175,7 @@ def reason_of(error: Exception) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def _save(groups: Mapping[str, AnyGroup], target: Path, force: bool) -> Path:
+def _save(groups: Mapping[str, AnyGroup], target: Path, force: bool, write: Write) -> Path:
     """Raises OSError. Gives the path at which the file is, which may be another than the target."""
     placed = [target]
 
@@ -180,7 +186,7 @@ def _save(groups: Mapping[str, AnyGroup], target: Path, force: bool) -> Path:
             placed[:] = [_place(temporary, path)]
 
     with replacing(target, durable=True, buffering=0, put=put) as raw:
-        _write(groups, raw)
+        write(groups, raw)
     return placed[0]
 
 
@@ -189,7 +195,8 @@ def root_attributes(groups: Mapping[str, AnyGroup]) -> dict[str, Any]:
     return dict(next(groups[name] for name in ("posterior", "summary", "adaptation") if name in groups).attrs)
 
 
-def _write(groups: Mapping[str, AnyGroup], raw: IO[bytes]) -> None:
+def write_netcdf(groups: Mapping[str, AnyGroup], raw: IO[bytes]) -> None:
+    """Write the groups as a netCDF file. Raises OSError."""
     import h5netcdf
     import h5py
 

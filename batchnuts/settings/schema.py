@@ -27,7 +27,8 @@ class Settings(BaseModel):
     """Names of settings that there were, and what to write instead."""
 
     def without_effect(self) -> set[str]:
-        """Names of settings that have no effect given the others; a resolved config leaves them out."""
+        """Names of settings, with dots within groups, that have no effect given the others: a resolved config leaves
+        them out."""
         return set()
 
     def refuse_without_effect(self, reason: str) -> None:
@@ -130,7 +131,7 @@ def explain(
             # The message of our own validators, without pydantic's "Value error, ". One of a group begins with a key.
             text = str(item["ctx"]["error"])
             key = text.partition(": ")[0]
-            if key in _keys_of_group(inner, location):
+            if key.partition(".")[0] in _keys_of_group(inner, location):
                 path = ".".join([*([path] if path else []), key])
                 text = text.removeprefix(f"{key}: ")
             head = f"{path}: " if path else ""

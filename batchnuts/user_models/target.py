@@ -7,7 +7,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -21,18 +21,7 @@ from pydantic import (
 
 from batchnuts.mcmc.model.model import DType, Model, ModelError
 from batchnuts.mcmc.model.parameters import Parameter
-from batchnuts.mcmc.model.supports import (
-    REAL,
-    CorrelationCholesky,
-    CovarianceCholesky,
-    Interval,
-    Lower,
-    Ordered,
-    Simplex,
-    Support,
-    UnitVector,
-    Upper,
-)
+from batchnuts.mcmc.model.supports import SUPPORTS, Support
 from batchnuts.mcmc.settings.run_settings import MOST_NUMBERS
 from batchnuts.models.tables import DataError, existing_file
 from batchnuts.settings.schema import Settings, nearest, sentence, shown
@@ -40,35 +29,10 @@ from batchnuts.settings.yaml import ConfigError
 from batchnuts.user_models.data import Column, Columns, columns_asked, read_columns
 from batchnuts.user_models.users_code import Place, imported, refuse_other_than_place
 
-SupportName = Literal[
-    "real",
-    "positive",
-    "lower",
-    "upper",
-    "interval",
-    "unit_interval",
-    "ordered",
-    "positive_ordered",
-    "simplex",
-    "unit_vector",
-    "correlation_cholesky",
-    "covariance_cholesky",
-]
-
-_BOUNDS = {"lower": ("bound",), "upper": ("bound",), "interval": ("low", "high")}
-"""Keys of the bounds of supports that have any."""
-
-_WITHOUT_BOUNDS: dict[str, Support] = {
-    "real": REAL,
-    "positive": Lower(0.0),
-    "unit_interval": Interval(0.0, 1.0),
-    "ordered": Ordered(),
-    "positive_ordered": Ordered(positive=True),
-    "simplex": Simplex(),
-    "unit_vector": UnitVector(),
-    "correlation_cholesky": CorrelationCholesky(),
-    "covariance_cholesky": CovarianceCholesky(),
-}
+if TYPE_CHECKING:
+    SupportName = str
+else:
+    SupportName = Literal[tuple(SUPPORTS)]
 
 _DISCRETE = ("integer", "int", "discrete", "categorical", "category", "binary", "boolean", "bool", "count", "bernoulli")
 """Words that users write in place of a support, and that have none."""
@@ -108,7 +72,7 @@ class VariableOptions(Settings):
                 f"found the shape {shown(self.shape)}; expected lengths of at least 1, and at most {MOST_NUMBERS} "
                 "numbers in all"
             )
-        needed = _BOUNDS.get(self.support, ())
+        needed = SUPPORTS[self.support].bounds
         for key in ("bound", "low", "high"):
             if (getattr(self, key) is None) == (key in needed):
                 expected = f"needs {' and '.join(needed)}" if key in needed else f"has no {key}"
@@ -136,15 +100,8 @@ class VariableOptions(Settings):
         return Parameter(self._support(), tuple(shape), None if dims is None else tuple(dims), coords)
 
     def _support(self) -> Support:
-        match self.support:
-            case "lower":
-                return Lower(self.bound or 0.0)
-            case "upper":
-                return Upper(self.bound or 0.0)
-            case "interval":
-                return Interval(self.low or 0.0, self.high or 0.0)
-            case _:
-                return _WITHOUT_BOUNDS[self.support]
+        named = SUPPORTS[self.support]
+        return named.make(*(getattr(self, key) for key in named.bounds))
 
 
 def in_full(value: Any) -> Any:

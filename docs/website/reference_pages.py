@@ -125,7 +125,7 @@ PAGES = (
                     "batchnuts.mcmc.settings.until.Until",
                 ),
             ),
-            ("Execution", ("batchnuts.mcmc.settings.run_settings.ExecutionSettings",)),
+            ("Execution", _of("batchnuts.mcmc.settings.run_settings", "ExecutionSettings", "ExpertSettings")),
             ("Output", ("batchnuts.cli.config.OutputSettings",)),
         ),
     ),

@@ -178,7 +178,8 @@ class PosteriorsConfig:
         del resolved["output"], resolved["execution"]
         if self.curves[curve].ours:
             # programs kept from an earlier run would take no time to compile
-            changes += [f"execution.{key}={options[key]}" for key in ("backend", "mode")] + ["execution.cache=null"]
+            changes += [f"execution.backend={options['backend']}", f"execution.expert.mode={options['mode']}"]
+            changes += ["execution.cache=null"]
         else:  # settings of our sampler are not this sampler's task
             del resolved["sampler"]
         return Task(

@@ -16,7 +16,7 @@ class BatchnutsOptions(Settings):
     """Options of `sampler: batchnuts`. All else is as the problem's config has it."""
 
     backend: Literal["jax", "tensorflow"] = Field("jax", description="as execution.backend")
-    mode: Literal["xla", "graph"] = Field("xla", description="as execution.mode; graph: of tensorflow")
+    mode: Literal["xla", "graph"] = Field("xla", description="as execution.expert.mode; graph: of tensorflow")
 
 
 class NumpyroOptions(Settings):

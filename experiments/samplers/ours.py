@@ -69,9 +69,7 @@ def make_task_chain(task: Task, problem: Problem) -> Chain:
 
 
 def _execution(task: Task) -> ExecutionSettings:
-    options = OursOptions.model_validate(task.options)
-    left_out = {"density", "mode"} if options.backend == "numpy" else {"density"}  # NumPy has no modes
-    return ExecutionSettings.model_validate({**options.model_dump(exclude=left_out), "cache": None})
+    return OursOptions.model_validate(task.options).execution
 
 
 def prepare(task: Task, problem: Problem) -> Prepared:

@@ -13,18 +13,19 @@ from typing import Literal, cast
 from pydantic import Field, model_validator
 
 from batchnuts.experiments.samplers.task import Sampler
-from batchnuts.mcmc.settings.run_settings import ExecutionSettings
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, ExpertSettings
 from batchnuts.settings.schema import Settings
 
 
-class OursOptions(ExecutionSettings):
-    """Options of `sampler: batchnuts`: those of a config's section `execution`, and which density."""
+class OursOptions(ExpertSettings):
+    """Options of `sampler: batchnuts`: those of a config's `execution` and `execution.expert`, and which density."""
 
     backend: Literal["tensorflow", "jax", "numpy"] = Field(  # decided, so that rows have it
         "tensorflow", description="array library that runs the program and differentiates the density"
     )
-    cache: None = Field(None, exclude=True, description="experiments measure how long compiling takes: none is kept")
-    cluster: None = Field(None, exclude=True, description="experiments measure threads (but for experiments.clusters)")
+    chunk_lanes: int | None = Field(None, ge=1, description="chains that run together as one batch")
+    max_stack_depth: int | None = Field(None, ge=1, le=1000, description="frames of each variable's stack")
+    style: Literal["auto"] = Field("auto", exclude=True, description="experiments compare no styles")
     density: Literal["batched", "single"] = Field(
         "batched", description="batched: the model's hand-batched density; single: one chain's, vectorized by us"
     )
@@ -33,7 +34,17 @@ class OursOptions(ExecutionSettings):
     def _known_mode(self) -> OursOptions:
         if self.mode == "graph" and self.backend == "jax":
             raise ValueError("mode: found 'graph', which is TensorFlow's; on the backend jax expected 'xla' or 'eager'")
+        if self.backend == "numpy" and "mode" in self.model_fields_set:
+            raise ValueError(f"mode: found {self.mode!r}, which has no effect on backend numpy; leave it out")
         return self
+
+    @property
+    def execution(self) -> ExecutionSettings:
+        """The settings of a run; experiments measure how long compiling takes, so no programs are kept."""
+        left_out = {"mode"} if self.backend == "numpy" else set()  # NumPy has no modes
+        expert = self.model_dump(include=set(ExpertSettings.model_fields) - left_out)
+        others = self.model_dump(include={"backend", "chunk_lanes", "max_stack_depth"})
+        return ExecutionSettings.model_validate({**others, "cache": None, "expert": expert})
 
 
 class NoOptions(Settings):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from array_libraries import needs_jax
 from from_source import load, marked_line
 from mistake import FLOATS, INTS, Mistake, statement
 from mistakes import MISTAKES
@@ -130,11 +131,16 @@ def test_a_failing_helper_is_named_with_its_own_line(backend: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("call", ["math.sqrt(n)", "branches(n)", "np.sin(n)"])
-def test_a_function_that_tensorflow_cannot_trace_says_what_to_use(call: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("backend", "library"), [("tensorflow", "TensorFlow"), pytest.param("auto", "JAX", marks=needs_jax)]
+)
+def test_a_function_that_cannot_be_traced_says_what_to_use(
+    call: str, backend: str, library: str, tmp_path: Path
+) -> None:
     text = "import math\ndef branches(n):\n    return n if n > 0 else -n\n"
     module = load(tmp_path, f"{text}@batch\ndef f(n):\n    return {call}  # error\n")
-    with pytest.raises(CompileError, match=r"Use batchnuts\.autobatch\.ops or a function of TensorFlow") as caught:
-        module.f.run(*INTS, mode="eager")
+    with pytest.raises(CompileError, match=rf"Use batchnuts\.autobatch\.ops or a function of {library}") as caught:
+        module.f.run(*INTS, backend=backend, mode="eager")
     assert caught.value.source is not None
     assert caught.value.source.line == marked_line(module)
     module.f.run(*INTS, backend="numpy")
@@ -424,11 +430,11 @@ def test_arguments_that_do_not_fit(arguments: tuple[Any, ...], message: str, exe
         ({"executor": "turbo"}, "executor must be one of virtual_machine, .*, unbatched, reference; found 'turbo'"),
         (
             {"backend": "turbo"},
-            "backend must be one of jax, tensorflow, numpy, reference, or a Backend object; found 'turbo'",
+            "backend must be one of auto, jax, tensorflow, numpy, reference, or a Backend object; found 'turbo'",
         ),
         (
             {"backend": None},
-            "backend must be one of jax, tensorflow, numpy, reference, or a Backend object; found None",
+            "backend must be one of auto, jax, tensorflow, numpy, reference, or a Backend object; found None",
         ),
         ({"mode": "turbo", "backend": "numpy"}, "mode must be one of xla, graph, eager; found 'turbo'"),
         ({"mode": "turbo"}, "mode must be one of xla, graph, eager; found 'turbo'"),

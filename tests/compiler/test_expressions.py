@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from batchnuts.autobatch.backends.expression_work import work_of
 from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.ir import verify
 from batchnuts.autobatch.ir.evaluate import as_function
-from batchnuts.autobatch.ir.expression import Constant, Expression, Node, Ref, show_expression
+from batchnuts.autobatch.ir.expression import Constant, Expression, Node, Ref, operands, show_expression
 from batchnuts.autobatch.ir.program import COPY, PrimOp, Program
 from batchnuts.autobatch.passes.fold_expressions import folded
 from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
@@ -254,3 +255,87 @@ def test_bodies_are_comments_of_the_text() -> None:
     text = show_program(program, expressions=True)
     assert "# %5 = " in text or "# %4 = " in text
     assert parse(text, like=program) == program
+
+
+# ---- what a review found
+
+
+TABLE, BIG_ENDIAN = np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 3.0], ">f8")
+
+
+@dataclasses.dataclass(frozen=True)
+class AsksForItsKind:
+    x: Any
+
+    @property
+    def scaled(self) -> Any:
+        return self.x * 2 if isinstance(self.x, np.ndarray | np.generic) else self.x * 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbered:
+    x: Any
+    number: Any = dataclasses.field(default_factory=lambda: 1.0)
+
+
+@batch
+def of_numpys_alone(x):
+    a = -2.5
+    b = TABLE
+    c = b - 1.0
+    return x + abs(a) + c[1]
+
+
+@batch
+def in_another_order_of_bytes(n):
+    return BIG_ENDIAN[n]
+
+
+@pytest.mark.parametrize("backend", ["numpy", pytest.param("jax", marks=needs_jax), "tensorflow"])
+def test_constants_of_numpy(backend: str) -> None:
+    """Ops that read NumPy's arrays alone are NumPy's, whatever library computes the rest."""
+    x, n = np.array([1.0, 2.0]), np.array([0, 2])
+    np.testing.assert_array_equal(of_numpys_alone.run(x, backend=backend), x + 3.5)
+    np.testing.assert_array_equal(in_another_order_of_bytes.run(n, backend=backend), [1.0, 3.0])
+
+
+def test_classes_that_run_code_are_no_data() -> None:
+    """They may ask what kind of array they have, and number what they make."""
+
+    @batch
+    def scaled(p):
+        return p.scaled
+
+    @batch
+    def numbered(x):
+        return Numbered(x).x + 1.0
+
+    np.testing.assert_array_equal(scaled.run(AsksForItsKind(TABLE), backend="numpy"), TABLE * 2)
+    for function, argument in ((scaled, AsksForItsKind(TABLE)), (numbered, TABLE)):
+        program = function.lowered(*function.lane_types((argument,)), backend="numpy")
+        assert None in {op.function.body for op in primitives(program)}, function.__name__
+
+
+def test_what_libraries_round_differently_is_not_folded() -> None:
+    zeros = (Constant.of(0.0), Constant.of(-0.0))
+    tiny = (Constant.of(1e-310), Constant.of(1e-310))
+    for name, arguments in (("maximum", zeros), ("add", tiny), ("multiply", (Constant.of(1e-160),) * 2)):
+        expression = Expression((), (Node(name, arguments, (FLOAT,)),), (Ref(0),))
+        assert folded(expression) == expression
+    assert Constant.of(0.0) != Constant.of(-0.0)
+    assert Constant.of(np.nan) is Constant.of(np.nan)
+
+
+def test_a_large_table_is_kept_and_printed_once() -> None:
+    """The text of an op in an error has no constants in it."""
+    table = np.arange(1e5)
+
+    @batch
+    def f(n):
+        return table[n] + table[n + 1]
+
+    ops_ = list(primitives(f.lowered("int64", backend="numpy")))
+    read = [a for op in ops_ if op.function.body for node in op.function.body.nodes for a in operands(node.arguments)]
+    tables = {id(a) for a in read if isinstance(a, Constant) and a.type.size == len(table)}
+    assert len(tables) == 1
+    assert all(len(repr(op)) < 2000 for op in ops_)

@@ -7,7 +7,7 @@ import pytest
 
 from batchnuts.experiments.metrics import DIAGONAL, METRICS, estimated_by
 from batchnuts.mcmc.execution.metric_draws import DrawsWithGradients
-from batchnuts.mcmc.kernel.metric_estimates import KINDS
+from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
 from batchnuts.mcmc.warmup.pooling import pooled_metric
 
 COVARIANCE = np.array([[1.0, 1.8], [1.8, 4.0]])
@@ -31,4 +31,4 @@ def test_other_estimators_of_a_diagonal_metric(name: str, expected: np.ndarray) 
 
 
 def test_all_are_compared() -> None:
-    assert set(METRICS) == {*DIAGONAL, *KINDS} - {"unit"}
+    assert set(METRICS) == {*DIAGONAL, *METRIC_KINDS} - {"unit"}

@@ -24,7 +24,7 @@ from batchnuts.mcmc.warmup.arrival import deep, far_away, implausible, late
 
 CHAINS = 16
 """As few as NumPy runs fast."""
-SMALL: dict[str, Any] = {"executor": "virtual_machine", "backend": "numpy", "chains": CHAINS, "draws": 12}
+SMALL: dict[str, Any] = {"expert": {"executor": "virtual_machine"}, "backend": "numpy", "chains": CHAINS, "draws": 12}
 
 
 def run(model: Model, **settings: Any) -> Draws:

@@ -25,7 +25,14 @@ from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import split_settings
 from batchnuts.mcmc.storage.draws import Draws
 
-SMALL: dict[str, Any] = {"chains": 4, "warmup": 6, "draws": 5, "max_tree_depth": 3, "chunk_lanes": 2, "shards": 2}
+SMALL: dict[str, Any] = {
+    "chains": 4,
+    "warmup": 6,
+    "draws": 5,
+    "max_tree_depth": 3,
+    "chunk_lanes": 2,
+    "expert": {"shards": 2},
+}
 
 
 def funnel() -> Model:

@@ -255,6 +255,6 @@ def test_a_run_with_the_chosen_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_auto_is_refused_where_there_is_no_compiled_machine() -> None:
-    for options in ({"executor": "unbatched"}, {"mode": "eager"}, {"backend": "numpy"}):
+    for options in ({"expert": {"executor": "unbatched"}}, {"expert": {"mode": "eager"}}, {"backend": "numpy"}):
         with pytest.raises(SettingsError, match="chains: found auto with executor"):
             sample_chains(gaussian(), chains="auto", until={"ess_bulk": 100.0}, progress=False, **options)

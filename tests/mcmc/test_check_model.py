@@ -184,7 +184,7 @@ def test_an_assertion_that_ends_a_run_is_reported_in_one_paragraph(when: str, ma
     limit = {"the start of ": 0.5, "warmup": 2.0, "sampling": 2.5}[when]
     warmup = {"warmup": 0, "step_size": 0.5} if when == "sampling" else {"warmup": 50}
     with pytest.raises(ModelError) as caught:
-        sample_chains(make(limit), chains=4, draws=300, mode=mode, seed=3, max_tree_depth=4, **warmup)
+        sample_chains(make(limit), chains=4, draws=300, expert={"mode": mode}, seed=3, max_tree_depth=4, **warmup)
     message = str(caught.value)
     assert "\n" not in message
     assert "too large" in message
@@ -204,7 +204,7 @@ def test_a_matrix_that_is_singular_later_is_reported_in_one_paragraph() -> None:
     with pytest.raises(
         ModelError, match=r"its log-density failed \((warmup|the search.*)\): a matrix is singular"
     ) as caught:
-        sample_chains(solving(2.0), chains=4, draws=200, mode="eager", seed=6)
+        sample_chains(solving(2.0), chains=4, draws=200, expert={"mode": "eager"}, seed=6)
     assert "\n" not in str(caught.value)
 
 
@@ -286,7 +286,7 @@ def test_a_hand_batched_twin_that_raises() -> None:
         ({"step_size": float("nan")}, "step_size: found nan"),
         ({"chians": 3}, "chians: unknown setting; did you mean 'chains'"),
         ({"max_tree_depth": 0}, "max_tree_depth: found 0"),
-        ({"executor": "stackles"}, "did you mean 'stackless'"),
+        ({"expert": {"executor": "stackles"}}, "did you mean 'stackless'"),
     ],
 )
 def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
@@ -332,8 +332,8 @@ def test_assertions_that_xla_leaves_out_are_reported_by_line(by_hand: bool) -> N
     for mode in ("graph", "xla"):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
-            starts_of(model, 2, execution=ExecutionSettings(mode=mode))  # type: ignore[arg-type]
-            starts_of(model, 3, execution=ExecutionSettings(mode=mode))  # type: ignore[arg-type]
+            starts_of(model, 2, execution=ExecutionSettings(expert={"mode": mode}))  # type: ignore[arg-type]
+            starts_of(model, 3, execution=ExecutionSettings(expert={"mode": mode}))  # type: ignore[arg-type]
         places = [(w.filename, w.lineno) for w in caught]
         assert set(places) == (
             {(__file__, k) for k in marked("of the twin" if by_hand else "first|second|third")}

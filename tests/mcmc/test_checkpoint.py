@@ -218,11 +218,18 @@ WAYS: dict[str, dict[str, Any]] = {
     "automatic warmup": {"warmup": {"transitions": "auto", "maximum": 200}, "superchains": 4},
     "until": {"until": {"ess_bulk": 2000.0}, "draws": 600},
     "groups": {"warmup": {"transitions": 60, "pool": "groups"}, "superchains": 4},
-    "one chunk": {"shards": 1, "chunk_lanes": 16},
+    "one chunk": {"expert": {"shards": 1}, "chunk_lanes": 16},
     "dense": {"metric": "dense"},
     "walnuts": {"transition": "walnuts"},
     "tensorflow": {"backend": "tensorflow"},
-    "stackless": {"executor": "stackless", "backend": "numpy", "chains": 3, "warmup": 5, "draws": 24, "step_size": 0.8},
+    "stackless": {
+        "expert": {"executor": "stackless"},
+        "backend": "numpy",
+        "chains": 3,
+        "warmup": 5,
+        "draws": 24,
+        "step_size": 0.8,
+    },
 }
 SLOW = ("one chunk", "dense", "walnuts", "tensorflow")
 """Programs of their own, each to be compiled."""

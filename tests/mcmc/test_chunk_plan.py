@@ -142,8 +142,8 @@ def test_what_computes_waits_for_company(cheap: LaneProgram) -> None:
         (100, 1024, 100, {"backend": "numpy"}, 35),
         (30, 1024, 100, {"backend": "numpy"}, 30),
         (10_000, 1024, 100, {"backend": "numpy"}, 16_000_000 // (1024 * 438)),
-        (10_000, 1024, 100, {"executor": "stackless"}, 5),
-        (3, 1024, 100, {"executor": "unbatched"}, 3),
+        (10_000, 1024, 100, {"expert": {"executor": "stackless"}}, 5),
+        (3, 1024, 100, {"expert": {"executor": "unbatched"}}, 3),
     ],
 )
 def test_rows_of_the_buffers(

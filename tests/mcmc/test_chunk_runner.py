@@ -70,11 +70,11 @@ def test_automatic_chunks(chains: int, most: int, cores: int, expected: Chunking
     ("settings", "expected"),
     [
         ({"chunk_lanes": 30}, Chunking(4, 30, 2)),
-        ({"chunk_lanes": 30, "shards": 3}, Chunking(4, 30, 3)),
+        ({"chunk_lanes": 30, "expert": {"shards": 3}}, Chunking(4, 30, 3)),
         ({"chunk_lanes": 1000}, Chunking(1, 100, 1)),
-        ({"shards": 1}, Chunking(2, 50, 1)),
+        ({"expert": {"shards": 1}}, Chunking(2, 50, 1)),
         ({"backend": "numpy"}, Chunking(1, 100, 1)),
-        ({"mode": "eager"}, Chunking(1, 100, 1)),
+        ({"expert": {"mode": "eager"}}, Chunking(1, 100, 1)),
         ({"backend": "numpy", "chunk_lanes": 50}, Chunking(2, 50, 1)),
     ],
 )
@@ -96,7 +96,7 @@ def test_how_chains_were_served_in_words(arrangement: Arrangement, text: str) ->
 
 
 def make(program: Any, depth: int = 8, **settings: Any) -> ChunkRunner:
-    execution = ExecutionSettings(**{"backend": "numpy", "chunk_lanes": 2, "shards": 2, **settings})
+    execution = ExecutionSettings(**{"backend": "numpy", "chunk_lanes": 2, "expert": {"shards": 2}, **settings})
     made = make_runner(program, inputs(0), execution, depth)
     assert isinstance(made, ChunkRunner)
     return made
@@ -105,7 +105,7 @@ def make(program: Any, depth: int = 8, **settings: Any) -> ChunkRunner:
 @pytest.mark.parametrize(("lanes", "shards"), [(2, 1), (2, 2), (3, 2), (1, 5)])
 def test_chunks_change_no_draw(program: Any, whole: Any, lanes: int, shards: int) -> None:
     """NumPy computes row by row, so not even rounding differs; five chains fill no whole number of pairs."""
-    made = make(program, chunk_lanes=lanes, shards=shards)
+    made = make(program, chunk_lanes=lanes, expert={"shards": shards})
     counts, result = list(made.run(inputs(CAPACITY), CAPACITY))[-1]
     assert result is not None
     assert_same(result, whole)
@@ -186,7 +186,7 @@ def test_chunks_that_are_half_done_merge(
     program: Any, whole: Any, shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No draw changes, none is lost, and the sweeps of few chains are shared: three chunks come to be one."""
-    merged = make(program, chunk_lanes=2, shards=shards)
+    merged = make(program, chunk_lanes=2, expert={"shards": shards})
     counts, result = list(merged.run(uneven_inputs(), CAPACITY))[-1]
     assert result is not None
     np.testing.assert_array_equal(result.done, UNEVEN)
@@ -213,7 +213,7 @@ def test_chunks_that_are_half_done_merge(
 def test_buffers_of_few_rows_change_no_draw(whole: Any, division: tuple[int, int], rows: int) -> None:
     """Chains stop when their buffers are full, and go on where they stopped; merged chunks too."""
     lanes, shards = division
-    made = make(make_program(rows), chunk_lanes=lanes, shards=shards)
+    made = make(make_program(rows), chunk_lanes=lanes, expert={"shards": shards})
     counts, result = list(made.run(inputs(CAPACITY), CAPACITY))[-1]
     assert result is not None
     assert made.machine.capacity == rows < CAPACITY
@@ -284,7 +284,7 @@ def test_lanes_with_full_buffers_do_not_wait_for_the_others() -> None:
     """The machine is left as soon as one lane is full, and all then have room: it needs hardly more sweeps."""
     sweeps = []
     for rows in (CAPACITY, 2):
-        made = make(make_program(rows), chunk_lanes=LANES, schedule="sweep")
+        made = make(make_program(rows), chunk_lanes=LANES, expert={"shards": 2, "schedule": "sweep"})
         list(made.run(inputs(CAPACITY), CAPACITY))
         (last,) = made.chunks.values()
         sweeps.append(int(last.state["sweeps"]))
@@ -344,7 +344,7 @@ def test_what_an_interrupted_run_leaves(program: Any, whole: Any, monkeypatch: p
 
 def test_interrupted_before_the_first_slice_ends(program: Any) -> None:
     """A chunk whose turn has not come yet has made no transition, and its buffers are there."""
-    made = make(program, chunk_lanes=1, shards=1)
+    made = make(program, chunk_lanes=1, expert={"shards": 1})
     next(made.run(inputs(CAPACITY), CAPACITY))
     left = made.interrupted()
     assert left is not None
@@ -354,7 +354,7 @@ def test_interrupted_before_the_first_slice_ends(program: Any) -> None:
 def test_it_reports_which_chains_had_their_turn(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """One slice of the one thread, and the run is interrupted: only the first chunk has begun."""
     slice_for(1e-6, monkeypatch)
-    made = make(program, chunk_lanes=2, shards=1)
+    made = make(program, chunk_lanes=2, expert={"shards": 1})
     as_written = Chunk.slice
 
     def one(self: Chunk, *arguments: Any) -> bool:
@@ -425,7 +425,7 @@ def test_compiled_chunks_on_threads_draw_the_same(monkeypatch: pytest.MonkeyPatc
     for lanes, shards, seconds in ((2, 1, 0.5), (2, 3, 1e-6), (14, 1, 0.5)):
         slice_for(seconds, monkeypatch)
         model = gaussian(3, covariance="ar1", correlation=0.6)  # another each time: nothing is kept of the last one
-        runs.append(run_chains(model, *split_settings(settings | {"chunk_lanes": lanes, "shards": shards})))
+        runs.append(run_chains(model, *split_settings(settings | {"chunk_lanes": lanes, "expert": {"shards": shards}})))
     one, other, whole = runs
     np.testing.assert_array_equal(other.position, one.position)
     assert (other.useful_gradients, other.utilization) == (one.useful_gradients, one.utilization)

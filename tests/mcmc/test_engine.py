@@ -71,10 +71,13 @@ def test_a_twin_may_decide() -> None:
 
 def test_a_graph_is_tensorflows() -> None:
     neutral, on_jax = (model_of(DENSITIES[name][0]) for name in ("ops", "jax"))
-    assert choose_density_library(neutral, ExecutionSettings(mode="graph"), np.ones(2))[1].backend == "tensorflow"
+    assert (
+        choose_density_library(neutral, ExecutionSettings(expert={"mode": "graph"}), np.ones(2))[1].backend
+        == "tensorflow"
+    )
     for model, backend in ((on_jax, "auto"), (neutral, "jax")):
         with pytest.raises(SettingsError, match="mode: found 'graph', which is TensorFlow's; on the backend jax"):
-            run_chains(model, *split_settings({"mode": "graph", "backend": backend, "chains": 2}))
+            run_chains(model, *split_settings({"expert": {"mode": "graph"}, "backend": backend, "chains": 2}))
 
 
 def packaged() -> dict[str, dict[str, Any]]:
@@ -127,7 +130,7 @@ def test_arrays_that_a_density_makes_have_its_dtype(dtype: str) -> None:
         return -0.5 * jnp.sum((q - jnp.zeros(2)) ** 2 / jnp.array([1.0, 4.0]))
 
     draws = run_chains(
-        model_of(density, dtype), *split_settings({"chains": 3, "warmup": 2, "draws": 2, "mode": "eager"})
+        model_of(density, dtype), *split_settings({"chains": 3, "warmup": 2, "draws": 2, "expert": {"mode": "eager"}})
     )
     assert draws.position.dtype == dtype
 
@@ -144,7 +147,7 @@ RUN = """
 import sys
 from batchnuts.sample import main
 arguments = ["--config", "eight_schools.yaml", "--quiet", *sys.argv[1:]]
-code = main([*arguments, "sampler.chains=2", "sampler.warmup=0", "sampler.draws=1", "execution.mode=eager"])
+code = main([*arguments, "sampler.chains=2", "sampler.warmup=0", "sampler.draws=1", "execution.expert.mode=eager"])
 bridges = [name for name in sys.modules if name.startswith("batchnuts.bridges.") and not name.endswith(".registry")]
 print(code, *[name for name in ("jax", "tensorflow", "scipy", "xarray", "pandas") if name in sys.modules], *bridges)
 """
@@ -154,7 +157,7 @@ print(code, *[name for name in ("jax", "tensorflow", "scipy", "xarray", "pandas"
     ("arguments", "loaded"),
     [
         (["execution.backend=auto"], ["jax"]),
-        (["execution.executor=unbatched"], ["jax", "scipy"]),  # for normal numbers, one by one
+        (["execution.expert.executor=unbatched"], ["jax", "scipy"]),  # for normal numbers, one by one
         pytest.param(["execution.backend=tensorflow"], ["tensorflow", "scipy", "pandas"], marks=pytest.mark.slow),
         (["--dry-run"], []),
     ],
@@ -205,7 +208,9 @@ def test_the_gradient_of_a_loop_without_a_bound_is_refused_with_what_to_write() 
         return tf.while_loop(lambda i, _: i < trips, step, (0, q[1]))[1] - tf.reduce_sum(q**2)
 
     model = Model.from_function(density, dimension=2)
-    with pytest.raises(ModelError, match=r"give tf.while_loop maximum_iterations=, or run with execution.mode=graph"):
+    with pytest.raises(
+        ModelError, match=r"give tf.while_loop maximum_iterations=, or run with execution.expert.mode=graph"
+    ):
         sample_chains(model, chains=2, warmup=4, draws=2, seed=0)
-    result = sample_chains(model, chains=2, warmup=4, draws=2, seed=0, mode="graph")
+    result = sample_chains(model, chains=2, warmup=4, draws=2, seed=0, expert={"mode": "graph"})
     assert np.isfinite(result["posterior"]["position"].values).all()

@@ -23,7 +23,7 @@ from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSetti
 from batchnuts.mcmc.statistics.window_moments import moments_bytes
 from batchnuts.settings.schema import SettingsError
 
-EXECUTION = ExecutionSettings.model_validate({"shards": 2})
+EXECUTION = ExecutionSettings.model_validate({"expert": {"shards": 2}})
 
 
 def sampler(**settings: Any) -> SamplerSettings:

@@ -31,7 +31,7 @@ def interrupting(phase: str, share: float) -> Callable[[Progress], None]:
 def test_interrupted_while_drawing(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was drawn is kept, and is what an uninterrupted run draws first."""
     slice_for(1e-6, monkeypatch)
-    settings = {"draws": 16, "executor": executor, "chains": 5}
+    settings = {"draws": 16, "expert": {"executor": executor}, "chains": 5}
     cut = run(progress=interrupting("sampling", 0.3), **settings)
     whole = run(**settings)
     assert cut.interrupted
@@ -60,7 +60,7 @@ def test_interrupted_before_the_first_draw(
 ) -> None:
     """Nothing of the warmup is passed off as draws."""
     slice_for(1e-6, monkeypatch)
-    cut = run(progress=interrupting(phase, share), warmup=20, draws=3, executor=executor, max_tree_depth=4)
+    cut = run(progress=interrupting(phase, share), warmup=20, draws=3, expert={"executor": executor}, max_tree_depth=4)
     assert cut.interrupted
     np.testing.assert_array_equal(cut.done, np.zeros(4))
     assert cut.position.shape == (4, 3, 3)
@@ -160,7 +160,7 @@ def test_what_goes_wrong_while_drawing_loses_no_draw(executor: str, monkeypatch:
             raise ZeroDivisionError("in a callback")
 
     with pytest.raises(ZeroDivisionError, match="in a callback") as caught:
-        sample_chains(MODEL, progress=fail, **FIXED | {"draws": 8, "executor": executor})
+        sample_chains(MODEL, progress=fail, **FIXED | {"draws": 8, "expert": {"executor": executor}})
     assert caught.value.__context__ is None, "nothing of ours stands above it in a traceback"
     assert "attribute `result`" in caught.value.__notes__[0]
     kept = caught.value.result["posterior"]

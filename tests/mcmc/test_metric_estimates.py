@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from batchnuts.mcmc.execution.metric_draws import draws_with_gradients
+from batchnuts.mcmc.kernel.metric import make_metric
 from batchnuts.mcmc.kernel.metric_estimates import (
-    KINDS,
     MetricParameters,
     diagonal_estimate,
     estimate,
     fisher_diagonal,
     geometric_mean,
 )
+from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
 
 RNG = np.random.default_rng(2026)
 
@@ -166,7 +167,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", METRIC_KINDS)
 @pytest.mark.parametrize("case", BAD)
 def test_no_estimate_is_zero_or_infinite(kind: str, case: str) -> None:
     x, g = BAD[case]
@@ -243,3 +244,14 @@ def gradients_of(positions: np.ndarray, done: np.ndarray, first: Any = 0) -> tup
     found = draws_with_gradients(positions, first, done, -last, gradients_at)
     np.testing.assert_array_equal(found.gradients, -found.positions)
     return found, calls
+
+
+def test_every_kind_has_its_estimate_and_its_form() -> None:
+    """One that is entered in METRIC_KINDS alone would be found here, not by who asks for it."""
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    for name, kind in METRIC_KINDS.items():
+        parameters = estimate(name, x, -x, 2)
+        assert parameters.kind == name
+        assert bool(parameters.eigenvectors.size) <= kind.has_directions
+        make_metric(name, 3, "float64", 2).set(parameters)
+        assert kind.program is None or kind.program in METRIC_KINDS

@@ -210,8 +210,8 @@ class Full:
 
 
 def fill_up(monkeypatch, room, number=errno.ENOSPC):
-    write = saving._write
-    monkeypatch.setattr(saving, "_write", lambda groups, raw: write(groups, Full(raw, room, number)))
+    write = saving.write_netcdf
+    monkeypatch.setattr(saving, "write_netcdf", lambda groups, raw: write(groups, Full(raw, room, number)))
 
 
 @pytest.mark.parametrize(
@@ -270,13 +270,13 @@ def test_signals_are_handled_within_a_long_write(model, tmp_path, monkeypatch):
                 raise KeyboardInterrupt
             return self.raw.write(data)
 
-    write = saving._write
-    monkeypatch.setattr(saving, "_write", lambda groups, raw: write(groups, Watched(raw, 2**30, None)))
+    write = saving.write_netcdf
+    monkeypatch.setattr(saving, "write_netcdf", lambda groups, raw: write(groups, Watched(raw, 2**30, None)))
     save(groups, tmp_path / "a.nc")
     assert max(sizes) == 100
     assert sizes.count(100) > 5
     sizes.clear()
-    monkeypatch.setattr(saving, "_write", lambda groups, raw: write(groups, Watched(raw, 2**30, 5)))
+    monkeypatch.setattr(saving, "write_netcdf", lambda groups, raw: write(groups, Watched(raw, 2**30, 5)))
     before = (tmp_path / "a.nc").read_bytes()
     with pytest.raises(KeyboardInterrupt):
         save(groups, tmp_path / "a.nc", force=True)
@@ -291,10 +291,10 @@ def test_draws_go_to_the_first_folder_that_takes_them(model, tmp_path, monkeypat
     monkeypatch.setattr(saving, "other_folders", lambda: [tmp_path / name for name in ("wanted", "full", "free")])
     write = saving._save
 
-    def some_are_full(datasets, target, force):
+    def some_are_full(datasets, target, force, *rest):
         if target.parent.name != "free":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(datasets, target, force)
+        return write(datasets, target, force, *rest)
 
     monkeypatch.setattr(saving, "_save", some_are_full)
     with pytest.raises(OutputError, match=r"No space left on device\. The draws are kept in .*free/a\.nc; move them"):

@@ -123,7 +123,7 @@ def test_what_an_interrupted_stretch_leaves(
 ) -> None:
     slice_for(1e-6, monkeypatch)
     monkeypatch.setattr(runner, "STRETCH", 2)
-    made = make_runner(program, inputs(0), ExecutionSettings(backend="numpy", executor=executor), 8)
+    made = make_runner(program, inputs(0), ExecutionSettings(backend="numpy", expert={"executor": executor}), 8)
     assert made.interrupted() is None
     for counts, _ in made.run(inputs(CAPACITY), CAPACITY):
         if counts.transitions >= 3 * LANES:
@@ -144,7 +144,7 @@ def test_records_are_there_as_soon_as_all_chains_have_made_them(
     """Those that are asked for, one number after another, while chains run on; the rest of the run is as it was."""
     slice_for(1e-6, monkeypatch)
     monkeypatch.setattr(runner, "STRETCH", 2)
-    execution = ExecutionSettings(backend="numpy", executor=executor, chunk_lanes=2, shards=2)
+    execution = ExecutionSettings(backend="numpy", expert={"executor": executor, "shards": 2}, chunk_lanes=2)
     made = make_runner(program, inputs(0), execution, 8)
     points = [1, 2, 5, CAPACITY]
     made.watch(points[0])
@@ -167,7 +167,7 @@ def test_what_is_watched_is_brought_while_the_chunk_waits_for_its_turn(
 ) -> None:
     """A chunk that is ahead of the others is not served; its records are fetched all the same."""
     slice_for(1e-6, monkeypatch)
-    made = make_runner(program, inputs(0), ExecutionSettings(backend="numpy", chunk_lanes=3, shards=1), 8)
+    made = make_runner(program, inputs(0), ExecutionSettings(backend="numpy", chunk_lanes=3, expert={"shards": 1}), 8)
     made.watch(1)
     for counts, _ in made.run(inputs(CAPACITY), CAPACITY):
         transitions = counts.transitions
@@ -185,7 +185,7 @@ def test_a_chunk_with_few_chains_does_not_wait_while_records_are_watched(
 ) -> None:
     """One chain of four lanes would wait for its partner at once, and all interim analyses for it."""
     slice_for(1e-6, monkeypatch)
-    made = make_runner(program, inputs(0), ExecutionSettings(backend="numpy", chunk_lanes=4, shards=1), 8)
+    made = make_runner(program, inputs(0), ExecutionSettings(backend="numpy", chunk_lanes=4, expert={"shards": 1}), 8)
     made.watch(2)
     for counts, _ in made.run(inputs(CAPACITY), CAPACITY):
         transitions = counts.transitions

@@ -98,7 +98,9 @@ def test_the_same_seed_gives_the_same_draws_after_a_warmup() -> None:
     np.testing.assert_array_equal(one.metric.inverse_mass, other.metric.inverse_mass)
 
 
-@pytest.mark.parametrize("how", [{}, {"schedule": "earliest"}, {"executor": "stackless"}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, {"expert": {"schedule": "earliest"}}, {"expert": {"executor": "stackless"}}], ids=str
+)
 def test_a_chain_does_not_depend_on_the_others(plain: Draws, how: dict[str, Any]) -> None:
     """Chain 0 alone, and chains 0 to 3 among seven, draw what they draw among four."""
     few = {"draws": 3, **how}
@@ -115,7 +117,7 @@ def test_chains_differ_from_each_other(plain: Draws) -> None:
 
 @pytest.mark.parametrize("executor", ["virtual_machine", "stackless", "unbatched"])
 def test_fewer_draws_are_a_prefix_of_more(plain: Draws, executor: str) -> None:
-    fewer = run(draws=1 if executor == "unbatched" else 7, executor=executor)
+    fewer = run(draws=1 if executor == "unbatched" else 7, expert={"executor": executor})
     for name in ("tree_depth", "n_steps"):
         np.testing.assert_array_equal(fewer.stats[name], plain.stats[name][:, : fewer.complete])
     np.testing.assert_allclose(fewer.position, plain.position[:, : fewer.complete], rtol=1e-9)
@@ -174,7 +176,7 @@ def test_the_warmup_may_have_another_tree_depth() -> None:
     np.testing.assert_array_equal(mixed.start, shallow.start)
 
 
-@pytest.mark.parametrize("how", [{}, {"executor": "stackless"}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"expert": {"executor": "stackless"}}], ids=str)
 def test_the_places_of_divergences_are_given_on_request(how: dict[str, Any]) -> None:
     wild = {"step_size": 3.0, "draws": 6, "divergence_threshold": 5.0, **how}
     plain, asked = run(**wild), run(divergences=True, **wild)
@@ -239,7 +241,9 @@ def test_a_model_of_a_dict() -> None:
 def test_progress_is_monotone_and_its_phases_come_in_order(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     slice_for(0.02, monkeypatch)
     seen: list[Progress] = []
-    draws = run(warmup=22, draws=6, step_size=None, executor=executor, progress=seen.append, max_tree_depth=4)
+    draws = run(
+        warmup=22, draws=6, step_size=None, expert={"executor": executor}, progress=seen.append, max_tree_depth=4
+    )
     phases = list(dict.fromkeys(p.phase for p in seen))
     assert phases == ["compile", "warmup", "sampling"]
     assert [p.phase for p in seen] == sorted((p.phase for p in seen), key=phases.index)
@@ -275,7 +279,7 @@ def test_progress_is_monotone_and_its_phases_come_in_order(executor: str, monkey
 @pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
 def test_a_stack_too_shallow_is_reported(executor: str) -> None:
     with pytest.raises(StackOverflowError, match=r"recursed too deep in 'build_subtree': .* 2 .*max_stack_depth"):
-        run(step_size=0.05, max_stack_depth=2, executor=executor)
+        run(step_size=0.05, max_stack_depth=2, expert={"executor": executor})
 
 
 def test_a_stack_just_deep_enough_gives_the_same(plain: Draws) -> None:
@@ -323,5 +327,5 @@ def test_the_first_step_size_is_found_by_the_shortest_program(
         return as_written(self, *inputs, **options)
 
     monkeypatch.setattr(BatchedFunction, "run", noting)
-    run(step_size=None, draws=1, schedule=asked)
+    run(step_size=None, draws=1, expert={"schedule": asked})
     assert schedules == [used]

@@ -14,9 +14,9 @@ from batchnuts.settings.schema import SettingsError
 
 
 def test_defaults_and_split():
-    sampler, execution = split_settings({"chains": 4, "mode": "eager", "target_acceptance": 0.9})
+    sampler, execution = split_settings({"chains": 4, "expert": {"mode": "eager"}, "target_acceptance": 0.9})
     assert sampler == SamplerSettings(chains=4, target_acceptance=0.9)
-    assert execution == ExecutionSettings(mode="eager")
+    assert execution == ExecutionSettings(expert={"mode": "eager"})
     assert sampler.step_size is None
     assert execution.max_stack_depth is None
 
@@ -49,7 +49,10 @@ def test_numpy_scalars_are_numbers():
             "warmup.minimum: found 100 with maximum 10; expected at most the",
         ),
         ({"warmup": {"minimum": 2000}}, "warmup.minimum: found 2000 with maximum 1000; expected at most the maximum"),
-        ({"backend": "numpy", "mode": "xla"}, "mode: found 'xla', which has no effect on backend numpy; leave it out"),
+        (
+            {"backend": "numpy", "expert": {"mode": "xla"}},
+            "expert.mode: found 'xla', which has no effect on backend numpy; leave it out",
+        ),
         ({"warmup": {"maximum": 0}}, "warmup.maximum: found 0 (an integer); expected an integer at least 1"),
         (
             {"chains": "auto"},
@@ -63,7 +66,7 @@ def test_numpy_scalars_are_numbers():
         ({"target_acceptance": 1.0}, "expected a number at least 0.01 and at most 0.9999"),
         ({"step_size": 0.0}, "step_size: found 0.0 (a number); expected null or a number at least 1e-30"),
         ({"step_size": float("nan")}, "step_size: found nan (a number); expected null or a number at least 1e-30"),
-        ({"mode": "xlaa"}, "expected one of xla, graph, eager; did you mean 'xla'?"),
+        ({"expert": {"mode": "xlaa"}}, "expected one of xla, graph, eager; did you mean 'xla'?"),
         ({"max_stack_depth": 0}, "expected null or an integer at least 1"),
         ({"cache": 3}, "cache: found 3; expected auto, the path of a folder, or null to keep none"),
         ({"cache": False}, "cache: found False; expected auto, the path of a folder, or null to keep none"),
@@ -98,7 +101,10 @@ def test_numpy_scalars_are_numbers():
         ({"cluster": {"class": "local", "threads_per_worker": 0}}, "cluster: threads_per_worker: found 0; expected an"),
         ({"cluster": {"address": "tcp://a:1", "jobs": 2}}, "cluster: found jobs with an address, where workers are"),
         ({"cluster": {"address": "a:1"}}, "cluster.address: found 'a:1'; expected tcp://HOST:PORT"),
-        ({"cluster": "local", "executor": "stackless"}, "cluster: found a cluster with executor stackless; expected"),
+        (
+            {"cluster": "local", "expert": {"executor": "stackless"}},
+            "cluster: found a cluster with expert.executor stackless; expected",
+        ),
         ({"chians": 4}, "chians: unknown setting; did you mean 'chains'?"),
         ({"adapt_metric": True}, "adapt_metric: there is no such setting any more; write metric: unit for"),
         (
@@ -110,7 +116,7 @@ def test_numpy_scalars_are_numbers():
         ({"tune": 4}, "tune: unknown setting; did you mean 'warmup'?"),
         ({"adapt_delta": 0.9}, "adapt_delta: unknown setting; did you mean 'target_acceptance'?"),
         ({"max_treedepth": 9}, "max_treedepth: unknown setting; did you mean 'max_tree_depth'?"),
-        ({"cores": 2}, "cores: unknown setting; did you mean 'shards'?"),
+        ({"cores": 2}, "cores: is a setting for experts; write expert={'shards': ...}"),
         ({"nsteps": 2}, "nsteps: unknown setting; did you mean 'draws'?"),
         ({"thinner": 2}, "thinner: unknown setting; expected one of chains, warmup, "),
         ({"qqqq": 4}, "qqqq: unknown setting; expected one of chains, warmup, "),
@@ -144,7 +150,7 @@ def test_clusters_are_read_as_they_are_written(given, kept):
 
 def test_all_mistakes_are_reported_together():
     with pytest.raises(SettingsError) as caught:
-        split_settings({"chains": 0, "mode": "x", "zzz": 1})
+        split_settings({"chains": 0, "expert": {"mode": "x"}, "zzz": 1})
     assert len(str(caught.value).splitlines()) == 3
 
 
@@ -177,7 +183,13 @@ def test_keywords_of_sample_chains_are_the_settings() -> None:
         assert signature[name].kind is inspect.Parameter.KEYWORD_ONLY
         accepted, declared = ({*typing.get_args(hint)} or {hint} for hint in (hints[name], field.annotation))
         assert declared <= accepted
-        if name not in ("warmup", "init", "until", "cluster"):  # these may be written in short, or as a mapping
+        if name not in (
+            "warmup",
+            "init",
+            "until",
+            "cluster",
+            "expert",
+        ):  # these may be written in short, or as a mapping
             assert hints[name] == field.annotation
         split_settings({"until": {"ess_bulk": 100.0}, name: default} if default == "auto" else {name: default})
     assert [name for name in signature if name not in SETTINGS] == [

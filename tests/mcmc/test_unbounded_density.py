@@ -46,9 +46,9 @@ def model_ending_with(value: float) -> Model:
 
 WAYS = {
     "machine": {"backend": "numpy"},
-    "buffers that fill": {"backend": "numpy", "chunk_lanes": 2, "shards": 1},
-    "stackless": {"backend": "numpy", "executor": "stackless"},
-    "unbatched": {"backend": "numpy", "executor": "unbatched"},
+    "buffers that fill": {"backend": "numpy", "chunk_lanes": 2, "expert": {"shards": 1}},
+    "stackless": {"backend": "numpy", "expert": {"executor": "stackless"}},
+    "unbatched": {"backend": "numpy", "expert": {"executor": "unbatched"}},
     "xla": {},
 }
 
@@ -135,7 +135,7 @@ def test_plus_infinity_without_a_gradient_is_an_overflow_and_a_divergence(transi
 
 @pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
 def test_met_in_warmup_it_is_named(executor: str) -> None:
-    settings = {"chains": CHAINS, "warmup": 200, "draws": 1, "step_size": 0.5, "executor": executor}
+    settings = {"chains": CHAINS, "warmup": 200, "draws": 1, "step_size": 0.5, "expert": {"executor": executor}}
     with pytest.raises(UnboundedDensityError, match=r"\(warmup\): mu = ") as caught:
         sample_chains(model_ending_with(np.inf), **settings, backend="numpy")
     assert not hasattr(caught.value, "result")

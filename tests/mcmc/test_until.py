@@ -66,7 +66,13 @@ def test_it_ends_at_the_first_interim_analysis_where_the_conditions_hold(
 
 
 @pytest.mark.parametrize(
-    "settings", [{"chunk_lanes": 3, "shards": 2}, {"chunk_lanes": 2, "shards": 1}, {"executor": "stackless"}], ids=str
+    "settings",
+    [
+        {"chunk_lanes": 3, "expert": {"shards": 2}},
+        {"chunk_lanes": 2, "expert": {"shards": 1}},
+        {"expert": {"executor": "stackless"}},
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("seconds", [1e-6, 0.5])
 def test_threads_and_slices_change_nothing(
@@ -81,7 +87,7 @@ def test_threads_and_slices_change_nothing(
 
 def test_progress_says_what_is_known_of_the_conditions(enough: float) -> None:
     seen: list[Progress] = []
-    run(seen.append, until={"ess_bulk": enough, "rhat": 50.0}, chunk_lanes=2, shards=1)
+    run(seen.append, until={"ess_bulk": enough, "rhat": 50.0}, chunk_lanes=2, expert={"shards": 1})
     reports = [progress for progress in seen if progress.phase == "sampling"]
     assert {tuple(one.name for one in progress.until) for progress in reports} == {("ess_bulk", "rhat")}
     assert all(np.isnan(one.found) for one in reports[0].until)

@@ -259,7 +259,7 @@ def test_a_rounded_log_density_is_reported(log_density: float, dtype: str, round
 
 def test_a_large_float32_density_is_reported_after_a_real_run() -> None:
     model = Model.from_function(lambda q: -0.5 * (q[0] * q[0] + q[1] * q[1]) - 1e8, dimension=2)
-    numpy = {"executor": "virtual_machine", "backend": "numpy", "progress": False}
+    numpy = {"expert": {"executor": "virtual_machine"}, "backend": "numpy", "progress": False}
     found = batchnuts.check(batchnuts.sample_chains(model, chains=4, warmup=10, draws=10, **numpy))
     assert found.diagnostics.rounding == 8.0
     assert not found.ok

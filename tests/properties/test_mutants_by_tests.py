@@ -55,6 +55,12 @@ def test_a_mutant_is_killed(mutant: Mutant, tests_of: Any, monkeypatch: pytest.M
     pytest.fail(f"no test notices the mutant of {mutant.where}: {mutant.name}")
 
 
+@pytest.mark.parametrize("name", BY_OPTION)
+def test_a_mutant_fits_the_code_that_there_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that change lines find them, without which a table of all would be needed to see that one does nothing."""
+    BY_OPTION[name].patch(monkeypatch)
+
+
 def test_killers_are_not_left_out_of_the_default_suite() -> None:
     killers = {name for mutant in KILLED_BY_TESTS for name in mutant.killed_by}
     assert not {name for name in killers if SLOW_TESTS.lines_of(name)}

@@ -37,11 +37,11 @@ assert "TF_XLA_FLAGS" not in os.environ
 model = batchnuts.Model.from_function(lambda x: -0.5 * tf.reduce_sum(x * x), dimension=3)
 from batchnuts.disk_cache.folder import entries_of
 tally = entries_of("auto").tally
-data = batchnuts.sample_chains(model, chains=12, warmup=20, draws=10, seed=3, chunk_lanes=4, shards=2)
+data = batchnuts.sample_chains(model, chains=12, warmup=20, draws=10, seed=3, chunk_lanes=4, expert={"shards": 2})
 used = tally.found + tally.missing
 assert used == tally.found + tally.written == 9, "machine, first step size, density: of compiler, graph and XLA"
 same = batchnuts.Model.from_function(lambda x: -0.5 * tf.reduce_sum(x * x), dimension=3)
-again = batchnuts.sample_chains(same, chains=12, warmup=20, draws=10, seed=3, chunk_lanes=4, shards=2)
+again = batchnuts.sample_chains(same, chains=12, warmup=20, draws=10, seed=3, chunk_lanes=4, expert={"shards": 2})
 assert tally.found + tally.missing == 2 * used and tally.missing == tally.written <= used, "none was compiled again"
 assert (again.posterior["position"].values == data.posterior["position"].values).all()
 from batchnuts.autobatch.backends.tensorflow.environment import PROCESS

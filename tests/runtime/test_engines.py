@@ -85,7 +85,7 @@ def test_it_is_one_of_all(lane_by_lane: str) -> None:
     assert engine_infos()[lane_by_lane].title == "one lane after another"
     assert "lane_by_lane" not in {name for name, info in engine_infos().items() if info.profiles}
     with pytest.raises(
-        OptionError, match="one of jax, tensorflow, numpy, reference, lane_by_lane, or a Backend object"
+        OptionError, match="one of auto, jax, tensorflow, numpy, reference, lane_by_lane, or a Backend object"
     ):
         triangle.run(N, backend="lane by lane")
     with pytest.raises(OptionError, match="found a second engine 'lane_by_lane'"):

@@ -25,7 +25,9 @@ def moments(position: np.ndarray) -> np.ndarray:
     "settings",
     [
         {"chains": 64, "warmup": 150, "draws": 200},
-        pytest.param({"chains": 12, "warmup": 40, "draws": 60, "executor": "stackless"}, marks=pytest.mark.slow),
+        pytest.param(
+            {"chains": 12, "warmup": 40, "draws": 60, "expert": {"executor": "stackless"}}, marks=pytest.mark.slow
+        ),
     ],
     ids=["virtual_machine", "stackless"],
 )

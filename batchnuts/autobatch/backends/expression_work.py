@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from batchnuts.autobatch.backends.backend import Work
-from batchnuts.autobatch.ir.expression import KERNEL, Expression, Node, Slice, operands
-from batchnuts.autobatch.passes.fold_expressions import REDUCTIONS
+from batchnuts.autobatch.ir.expression import KERNEL, REDUCTIONS, Expression, Node, Slice, operands
 
 FREE = frozenset({"reshape", "split_last_axis", "full_like", "bitcast"})
 """Functions that compute nothing."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
+from batchnuts.autobatch.backends.registry import has_jax
 from batchnuts.autobatch.engines.engine import Engine, EngineInfo
 from batchnuts.autobatch.engines.reference import ReferenceEngine
 from batchnuts.autobatch.engines.sweep import JAX, NUMPY, TENSORFLOW
-from batchnuts.autobatch.errors import OptionError
+from batchnuts.autobatch.errors import CompileError, OptionError
 
 _ENGINES: dict[str, Engine] = {}
 
@@ -22,13 +25,46 @@ def register(engine: Engine) -> None:
 def engine_of(name: Any) -> Engine:
     """The engine of that name. Raises OptionError for what is no engine's name."""
     if not isinstance(name, str) or name not in _ENGINES:
-        raise OptionError(f"backend must be one of {', '.join(_ENGINES)}, or a Backend object; found {name!r}")
+        names = ", ".join((AUTO, *_ENGINES))
+        raise OptionError(f"backend must be one of {names}, or a Backend object; found {name!r}")
     return _ENGINES[name]
 
 
 def engine_infos() -> dict[str, EngineInfo]:
     """What is known of each engine, by name, in the order in which they were registered."""
     return {name: engine.info for name, engine in _ENGINES.items()}
+
+
+AUTO = "auto"
+"""The backend's name in place of which one is chosen."""
+
+
+def preferred_backend(mode: str = "xla", style: str = "auto") -> str:
+    """The backend that `auto` stands for, of a program that runs on JAX and TensorFlow alike: JAX, which starts sooner,
+    where it is installed and has the mode and style."""
+    return "jax" if has_jax() and mode != "graph" and style != "gather" else "tensorflow"
+
+
+def backend_of_program(compiles: Callable[[str], object], mode: str, style: str = "auto") -> str:
+    """The backend that `auto` stands for, of a program that may call functions of one library.
+
+    compiles: compiles it for the backend of that name. Raises CompileError where neither can: TensorFlow's, if an array
+    of JAX met a function of TensorFlow.
+    """
+    name = preferred_backend(mode, style)
+    if name != "jax":
+        return name
+    try:
+        compiles(name)
+    except CompileError as refused:
+        if "tensorflow" not in sys.modules:  # so it calls none of its functions
+            raise
+        try:
+            compiles("tensorflow")
+        except CompileError as also_refused:
+            raise (also_refused if "TensorFlow" in str(refused) else refused) from None
+        return "tensorflow"
+    return name
 
 
 for _engine in (JAX, TENSORFLOW, NUMPY, ReferenceEngine()):  # the first one starts in a fraction of the time

@@ -99,7 +99,7 @@ def is_of_language(node: ast.expr, static: Callable[[ast.AST], Any]) -> bool:
 def _is_ours(function: Any) -> bool:
     if isinstance(function, type):
         return function in _BUILTINS or function.__bases__ == (tuple,) or _only_has_fields(function)  # a NamedTuple
-    if function in _BUILTINS or function is dataclasses.replace:
+    if function in _BUILTINS:
         return True
     return isinstance(function, (FunctionType, MethodType)) and (function.__module__ or "").startswith("batchnuts.")
 
@@ -107,8 +107,10 @@ def _is_ours(function: Any) -> bool:
 def _only_has_fields(function: type) -> bool:
     """Whether it is a dataclass whose making runs no code of its author's."""
     init = getattr(vars(function).get("__init__"), "__code__", None)
-    generated = init is not None and init.co_filename == "<string>"  # as dataclasses make it
-    return dataclasses.is_dataclass(function) and generated and not hasattr(function, "__post_init__")
+    if not dataclasses.is_dataclass(function) or init is None or init.co_filename != "<string>":
+        return False  # one that dataclasses have not made
+    factories = any(field.default_factory is not dataclasses.MISSING for field in dataclasses.fields(function))
+    return not factories and not hasattr(function, "__post_init__")
 
 
 _BUILTINS = (isinstance, bool, int, float, complex, abs, len, max, min, range, tuple, list, dict, zip, enumerate)

@@ -1,8 +1,9 @@
-"""The meaning of expressions: each node is a call of the library whose arrays come in."""
+"""The meaning of expressions: each node is a call of the library whose arrays it reads."""
 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 
 from batchnuts.autobatch.ir.expression import KERNEL, SEVERAL, Argument, Constant, Expression, Ref, Slice
 from batchnuts.autobatch.ir.program import Primitive
-from batchnuts.autobatch.language.arrays import library_of
+from batchnuts.autobatch.language.arrays import tensor_library_of
 from batchnuts.autobatch.language.libraries.library import Library
+from batchnuts.autobatch.language.libraries.numpy import NUMPY
 
 Values = list[Any]
 
@@ -22,9 +24,10 @@ def function_of(primitive: Primitive) -> Callable[..., tuple[Any, ...]]:
 
 
 def as_function(expression: Expression) -> Callable[..., tuple[Any, ...]]:
-    """An expression as a function of arrays of its inputs' types, of one library and NumPy.
+    """An expression as a function of arrays of its inputs' types, of one library and of NumPy.
 
-    Nothing here looks at the types: what a library traces may have more axes in front.
+    Nothing here looks at the types: what a library traces may have more axes in front. A node is computed by the
+    library of the arrays that it reads, so by NumPy where these are NumPy's alone, as plain code would.
     """
     calls = [
         (node.function, [_reader(argument) for argument in node.arguments], node.function in SEVERAL)
@@ -33,48 +36,52 @@ def as_function(expression: Expression) -> Callable[..., tuple[Any, ...]]:
     outputs = [_reader(output) for output in expression.outputs]
 
     def evaluate(*arrays: Any) -> tuple[Any, ...]:
-        library = library_of(*arrays)
+        tensors = tensor_library_of(*arrays)
         values: Values = list(arrays)
         with np.errstate(all="ignore"):
             for name, arguments, gives_several in calls:
-                given = [read(values, library) for read in arguments]
-                result = given[0](*given[1:]) if name == KERNEL else getattr(library, name)(*given)
+                given = [read(values) for read in arguments]
+                library: Library = NUMPY
+                if tensors is not None and tensor_library_of(*given) is not None:
+                    library, given = tensors, [_converted(argument, tensors) for argument in given]
+                if name == KERNEL:
+                    result = _kernel(library, given[0])(*given[1:])  # type: ignore[arg-type]  # a Protocol as Hashable
+                else:
+                    result = getattr(library, name)(*given)
                 if gives_several:
                     values.extend(result)
                 else:
                     values.append(result)
-            return tuple(read(values, library) for read in outputs)
+            return tuple(read(values) for read in outputs)
 
     return evaluate
 
 
-_Reader = Callable[[Values, Library], Any]
+def _converted(argument: Any, library: Library) -> Any:
+    """An argument with the library's own arrays in place of NumPy's."""
+    if isinstance(argument, (np.ndarray, np.generic)):
+        return library.convert(argument, argument.dtype)
+    return tuple(_converted(part, library) for part in argument) if isinstance(argument, tuple) else argument
+
+
+_Reader = Callable[[Values], Any]
 
 
 def _reader(argument: Argument) -> _Reader:
     """What finds an argument among the values."""
     match argument:
         case Ref(number):
-            return lambda values, _: values[number]
+            return operator.itemgetter(number)
         case Constant():
             array = argument.array
-            return lambda _, library: library.convert(array, array.dtype)
+            return lambda _: array
         case Slice(start, stop, step):
             part = slice(start, stop, step)
-            return lambda *_: part
-        case Expression():
-            by_library: dict[str, Callable[..., Any]] = {}  # hashing an expression takes long
-
-            def kernel(_: Values, library: Library) -> Any:
-                if library.name not in by_library:
-                    by_library[library.name] = _kernel(library, argument)  # type: ignore[arg-type]  # a Protocol as Hashable
-                return by_library[library.name]
-
-            return kernel
+            return lambda _: part
         case tuple():
             parts = [_reader(part) for part in argument]
-            return lambda values, library: tuple(read(values, library) for read in parts)
-    return lambda *_: argument
+            return lambda values: tuple(read(values) for read in parts)
+    return lambda _: argument
 
 
 @functools.lru_cache(maxsize=256)

@@ -19,6 +19,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -44,9 +45,11 @@ class Constant:
 
     @classmethod
     def of(cls, value: Any) -> Constant:
-        """A copy of an array or number."""
+        """A copy of an array or number, in the processor's order of bytes; the same object for equal arrays."""
         array = np.asarray(value)
-        return cls(TensorType(array.dtype.name, array.shape), array.tobytes())
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+        constant = cls(TensorType(array.dtype.name, array.shape), array.tobytes())
+        return _constants.setdefault(constant, constant)
 
     @functools.cached_property
     def array(self) -> np.ndarray:
@@ -57,10 +60,14 @@ class Constant:
         if len(self.content) > 64:
             return f"<{self.type}>"
         values = np.array2string(self.array, separator=",", floatmode="unique", max_line_width=10**6)
-        return f"{self.type.dtype} {values.replace(' ', '')}"
+        return f"{self.type.dtype} {''.join(values.split())}"
 
     def __reduce__(self) -> Any:
         return type(self), (self.type, self.content)
+
+
+_constants: WeakValueDictionary[Constant, Constant] = WeakValueDictionary()
+"""Those in use: many primitives read one table."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,9 @@ KERNEL = "kernel"
 SEVERAL = (KERNEL, "parts_of_last_axis")
 """Functions with several results."""
 
+REDUCTIONS = frozenset({"any", "all", "sum", "mean", "min", "max"})
+"""Functions of (x, axis, keepdims)."""
+
 Argument = Any
 """An operand; a static value; a tuple of arguments; the expression of a kernel."""
 
@@ -102,6 +112,16 @@ class Expression:
     inputs: tuple[TensorType, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Ref | Constant, ...]
+
+    def __reduce__(self) -> Any:  # the hash is this process's
+        return type(self), (self.inputs, self.nodes, self.outputs)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:  # of a cipher, each time that it is called
+        return hash((self.inputs, self.nodes, self.outputs))
 
     @functools.cached_property
     def types(self) -> tuple[TensorType, ...]:

@@ -183,13 +183,13 @@ class Variants:
         """1 for the first function that is seen in such an op, 2 for the second..."""
         functions = self._functions.setdefault(op, [])
         for number, other in enumerate(functions, 1):
-            if _computes_the_same(other, op.function):
+            if same_primitive(other, op.function):
                 return number
         functions.append(op.function)
         return len(functions)
 
 
-def _computes_the_same(a: Primitive, b: Primitive) -> bool:
+def same_primitive(a: Primitive, b: Primitive) -> bool:
     """Whether two primitives of one text can be seen to be the same function."""
     if a.body is not None and b.body is not None:
         return a.body == b.body

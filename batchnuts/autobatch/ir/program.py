@@ -87,7 +87,7 @@ class Primitive:
     """The expression in the user's source, for messages, where `text` names what the compiler added."""
     shared: tuple[Shared, ...] = field(default=(), compare=False)
     """What it reads besides its inputs: arrays without a lane axis, the same for all lanes."""
-    body: Expression | None = field(default=None, compare=False)
+    body: Expression | None = field(default=None, compare=False, repr=False)
     """What it computes, as data; None where only `call` can say: before types are known, and where it calls functions
     that are not the language's own."""
 

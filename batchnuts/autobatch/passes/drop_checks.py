@@ -77,4 +77,4 @@ def _without(op: PrimOp, constant: Mapping[int, AssertOp]) -> PrimOp:
         return tuple(result for i, result in enumerate(results) if i not in constant)
 
     outputs = tuple(v for i, v in enumerate(op.vars_out) if i not in constant)
-    return replace(op, vars_out=outputs, function=replace(primitive, call=call))
+    return replace(op, vars_out=outputs, function=primitive.with_call(call))

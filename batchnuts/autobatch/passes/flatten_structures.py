@@ -10,6 +10,8 @@ on, so liveness sees fields, not whole structures.
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -30,7 +32,7 @@ from batchnuts.autobatch.ir.program import (
     WriteRowOp,
     fresh_name,
 )
-from batchnuts.autobatch.language.pytree import flatten, leaf_names, unflatten
+from batchnuts.autobatch.language.pytree import TreeDef, flatten, leaf_names, unflatten
 from batchnuts.autobatch.passes.infer_types import Evaluator
 
 Names = tuple[str, ...]
@@ -125,6 +127,8 @@ def _on_leaves(
     expression, which name variables before this pass, are left out: types are settled.
     """
     primitive, used, wanted = op.function, tuple(used), tuple(wanted)
+    if any(_runs_users_code(flatten(type_)[1]) for type_ in (*types, *expected)):
+        primitive = replace(primitive, of_language=False)
     inferred = [flatten(type_)[1] for type_ in expected]
     trees = [flatten(t) for t in types]
     if all(tree.kind is None for _, tree in trees) and len(used) == len(trees):
@@ -133,7 +137,7 @@ def _on_leaves(
         flat_call = _from_leaves(primitive, trees, used)
 
     if gives_them:
-        return replace(primitive, call=flat_call, parts=())
+        return replace(primitive.with_call(flat_call), parts=())
 
     def call(*values: Any) -> tuple[Any, ...]:
         flat = [flatten(value) for value in flat_call(*values)]
@@ -143,7 +147,27 @@ def _on_leaves(
         results = [leaf for leaves, _ in flat for leaf in leaves]
         return tuple(results[i] for i in wanted)
 
-    return replace(primitive, call=call, parts=())
+    return replace(primitive.with_call(call), parts=())
+
+
+def _runs_users_code(tree: TreeDef) -> bool:
+    """Whether reading or combining structures may call code of their classes: properties, operators."""
+    if tree.kind is not None and tree.kind not in (tuple, list, dict) and _has_users_code(tree.kind):
+        return True
+    return any(map(_runs_users_code, tree.children))
+
+
+@functools.lru_cache(maxsize=256)
+def _has_users_code(kind: type) -> bool:
+    for owner in kind.__mro__:
+        file = getattr(sys.modules.get(owner.__module__), "__file__", None)
+        for name, value in vars(owner).items():
+            code = getattr(value, "__code__", None)
+            if isinstance(value, (property, functools.cached_property)) or (
+                name.startswith("__") and code is not None and code.co_filename == file
+            ):
+                return owner.__module__ != "builtins"
+    return False
 
 
 def _from_leaves(primitive: Primitive, trees: list[Any], used: tuple[int, ...]) -> Callable[..., tuple[Any, ...]]:

@@ -15,23 +15,22 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from batchnuts.autobatch.ir.evaluate import as_function
-from batchnuts.autobatch.ir.expression import SEVERAL, Argument, Constant, Expression, Node, Ref, operands
+from batchnuts.autobatch.ir.expression import REDUCTIONS, SEVERAL, Argument, Constant, Expression, Node, Ref, operands
 from batchnuts.autobatch.ir.tensor_type import TensorType
 
 EXACT = frozenset(
     {
         *("abs", "add", "all", "any", "bitwise_and", "bitwise_or", "bitwise_xor", "ceil", "concatenate", "equal"),
         *("floor", "gather", "greater", "greater_equal", "isfinite", "isnan", "item", "less", "less_equal"),
-        *("logical_and", "logical_not", "logical_or", "max", "maximum", "min", "minimum", "multiply", "negative"),
-        *("not_equal", "reshape", "sign", "split_last_axis", "stack", "subtract", "transpose", "where"),
+        *("logical_and", "logical_not", "logical_or", "multiply", "negative", "not_equal", "reshape"),
+        *("split_last_axis", "stack", "subtract", "transpose", "where"),
     }
 )
-"""Functions whose results are exact, or rounded as IEEE 754 says, on every library."""
+"""Functions whose results are exact, or rounded as IEEE 754 says, on every library: of bools, of integers, and of
+floats none of which is subnormal, which XLA takes for zero. The minimum of zeros of two signs is either."""
 
 _LARGEST_RESULT = 64
 """Elements of an array that is written down in place of the node that makes it."""
-
-REDUCTIONS = frozenset({"any", "all", "sum", "mean", "min", "max"})
 
 
 def folded(expression: Expression) -> Expression:
@@ -71,13 +70,21 @@ def _known(node: Node, types: Sequence[TensorType]) -> tuple[Ref | Constant, ...
             return (Constant.of(np.broadcast_to(value.array, node.types[0].shape)),)
     if node.function not in EXACT or node.function in SEVERAL:
         return None
-    if any(isinstance(operand, Ref) for operand in read):
+    if not all(isinstance(operand, Constant) and _is_plain(operand) for operand in read):
         return None
     if any(type_.size > _LARGEST_RESULT for type_ in node.types):
         return None
     (value,) = as_function(Expression((), (node,), (Ref(0),)))()
     result = Constant.of(value)
-    return (result,) if result.type == node.types[0] else None
+    return (result,) if result.type == node.types[0] and _is_plain(result) else None
+
+
+def _is_plain(constant: Constant) -> bool:
+    """Whether all libraries compute alike with it."""
+    array = constant.array
+    if array.dtype.kind != "f":
+        return array.dtype.kind in "biu"
+    return not ((array != 0) & (np.abs(array) < np.finfo(array.dtype).tiny)).any()
 
 
 def _operand(operand: Ref | Constant, replaced: Mapping[int, Ref | Constant]) -> Ref | Constant:

@@ -440,4 +440,4 @@ def _casting(primitive: Primitive, types: tuple[Any, ...], dtype: str) -> Primit
     def call(*values: Any) -> tuple[Any, ...]:
         return primitive.call(*(map_leaves(fit, v, t) for v, t in zip(values, types)))
 
-    return replace(primitive, call=call)
+    return primitive.with_call(call)

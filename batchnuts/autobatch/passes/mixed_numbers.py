@@ -249,7 +249,8 @@ class MixedNumbers:
                 same = ops.logical_and(same, ops.all(equal))
             return (ops.logical_or(beyond(values), same),)
 
-        return replace(function, text=f"same_in_int64({function.text})", call=call, parts=(), offset=None, weak=False)
+        text = f"same_in_int64({function.text})"
+        return replace(function.with_call(call), text=text, parts=(), offset=None, weak=False)
 
 
 def has_mixed(types: Mapping[str, Any], assigned: Mapping[str, list[Any]]) -> bool:

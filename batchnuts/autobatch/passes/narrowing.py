@@ -130,7 +130,7 @@ class _Results:
                 seen[:] = results = op.function.call(*values)
                 return tuple(results)
 
-            self.evaluator.evaluate(replace(op.function, call=call), tuple(self.types[v] for v in op.vars_in))
+            self.evaluator.evaluate(op.function.with_call(call), tuple(self.types[v] for v in op.vars_in))
             self.constants[id(op)] = [flatten(result)[0] for result in seen]
         return self.constants[id(op)]
 

@@ -57,7 +57,7 @@ def record_expressions(program: Program) -> Program:
 
 def expression_of(primitive: Primitive, inputs: Types, outputs: Types) -> Expression | None:
     """What a primitive computes of arrays of these types, its results in those; None where only its function says."""
-    constant = not inputs  # the language lets no primitive without inputs depend on anything
+    constant = not inputs  # and the frontend refuses hidden state (`refuse_hidden_state`)
     if not (primitive.of_language or constant) or primitive.batched or primitive.costly or primitive.shared:
         return None
     recording = Recording()
@@ -65,14 +65,17 @@ def expression_of(primitive: Primitive, inputs: Types, outputs: Types) -> Expres
     try:
         with np.errstate(all="ignore"):
             results = primitive.call(*arrays)
+    except Exception:  # no rule, or a library function's own error: tracing has passed, or will say it better
+        return None
+    try:
         recording.outputs = [_in_type(result, type_) for result, type_ in zip(results, outputs, strict=True)]
         return folded(_expression(recording))
-    except Exception:  # no rule, or a library function's own error: tracing has passed, or will say it better
+    except _NotRecorded:
         return None
 
 
 class _NotRecorded(Exception):
-    """An array that is too large, or a value that is none."""
+    """A value that no expression holds: an array that is too large or of another library, an object."""
 
 
 def _in_type(value: Any, type_: TensorType) -> Any:

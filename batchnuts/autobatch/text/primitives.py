@@ -12,7 +12,7 @@ import numpy as np
 
 from batchnuts.autobatch.errors import ProgramTextError
 from batchnuts.autobatch.frontend import expressions, speculation
-from batchnuts.autobatch.ir.printer import Variants, same_function, show_braced
+from batchnuts.autobatch.ir.printer import Variants, same_primitive, show_braced
 from batchnuts.autobatch.ir.program import COPY, Primitive, PrimOp, Program, is_check
 from batchnuts.autobatch.language.functions import PrimitiveFunction, in_one_lane_code
 from batchnuts.autobatch.language.operators import Checks
@@ -50,7 +50,7 @@ class Primitives:
         for op in _primitive_ops(like) if like else ():
             self._by_op.setdefault((op, variants.number(op)), op.function)
             same = self._by_text.setdefault(op.function, [])
-            if not any(same_function(primitive.call, op.function.call) for primitive in same):
+            if not any(same_primitive(primitive, op.function) for primitive in same):
                 same.append(op.function)
         self._without_code: dict[tuple[PrimOp, int], Primitive] = {}
 

@@ -91,7 +91,7 @@ class Check:
 
 
 def check(result: Any) -> Check:
-    """Judge the draws of `sample_chains`, or those of a file of it that ArviZ has opened.
+    """Diagnose the draws of `sample_chains`, or those of a file of it that ArviZ has opened.
 
     result: InferenceData, a DataTree, or another mapping of group names to datasets, with `posterior` and, for
     divergences and tree depths, `sample_stats`; of a run whose draws were not kept, with `summary`. Raises

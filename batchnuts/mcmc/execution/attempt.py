@@ -21,7 +21,7 @@ from batchnuts.mcmc.execution.chunk import NO_CHAIN, Chunk, HostState, merge
 from batchnuts.mcmc.execution.chunk_plan import Chunking
 from batchnuts.mcmc.execution.runner import Counts, Interrupted
 from batchnuts.mcmc.execution.workers import Workers
-from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, counted
 from batchnuts.mcmc.storage.contract import MakeStorage
 from batchnuts.mcmc.storage.memory import MemoryStorage
 
@@ -128,9 +128,8 @@ class Attempt:
                     raise self.failures[0]
                 gradients = sum((chunk.counts for chunk in self.chunks.values()), Counts())
                 over = self.finished
-            done = self.host_state.ends.done.copy()  # threads go on
-            counts = gradients + Counts.of_transitions(done, self.host_state.ends.divergences)
-            yield counts, self.host_state.result if over else None
+            so_far = counted(self.host_state.ends)  # threads go on
+            yield gradients + Counts.of_transitions(**so_far), self.host_state.result if over else None
             if over:
                 return
 

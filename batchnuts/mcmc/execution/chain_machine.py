@@ -11,7 +11,7 @@ import numpy as np
 from batchnuts.autobatch import StackOverflowError
 from batchnuts.autobatch.machine import LaneProgram, State
 from batchnuts.mcmc.execution.runner import Counts
-from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult
+from batchnuts.mcmc.kernel.chain_program import COUNTED, ChainInputs, ChainResult
 from batchnuts.mcmc.kernel.step_size import DualAveraging
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
@@ -27,7 +27,7 @@ class ChainMachine:
         self.may_grow = execution.max_stack_depth is None
         depth = execution.max_stack_depth or first_depth
         # ends_early: so that chunks with few remaining chains can be merged
-        self.machine = program.machine(len(example.key), depth, execution.schedule, ends_early=True)
+        self.machine = program.machine(len(example.key), depth, execution.expert.schedule, ends_early=True)
         self.sweeps_per_second = 40.0
         """The speed that was measured last, for chunks that start."""
         state = self.machine.start(example)
@@ -72,8 +72,8 @@ class ChainMachine:
         adaptation = DualAveraging(
             **{name: self.working(state, f"adaptation.{name}") for name in DualAveraging._fields}
         )
-        done, divergences = (self.working(state, name) for name in ("done", "divergences"))
-        return result._replace(adaptation=adaptation, records=records, done=done, divergences=divergences)
+        so_far = {name: self.working(state, name) for name in COUNTED}
+        return result._replace(adaptation=adaptation, records=records, **so_far)
 
     def working(self, state: State, name: str) -> np.ndarray:
         """A variable of `run_chain` as it stands now, [chains, ...]."""

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from batchnuts.autobatch.machine import State, map_leaves
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.runner import Counts, UnboundedDensity
-from batchnuts.mcmc.kernel.chain_program import CARRIED, ChainInputs, ChainResult
+from batchnuts.mcmc.kernel.chain_program import CARRIED, COUNTED, ChainInputs, ChainResult
 from batchnuts.mcmc.storage.contract import Storage
 
 SLICE_SECONDS = 0.5
@@ -82,7 +82,7 @@ class HostState:
     def count(self, chunk: Chunk) -> None:
         """Note how many transitions its chains have made."""
         lanes, chains = chunk.occupied()
-        for name in ("done", "divergences"):
+        for name in COUNTED:
             getattr(self.ends, name)[chains] = chunk.machine.working(chunk.state, name)[lanes]
 
     def take(self, chunk: Chunk) -> ChainResult:

@@ -51,11 +51,11 @@ class Chunking:
 
 def is_compiled(execution: ExecutionSettings) -> bool:
     """Whether a chunk's machine is one compiled program, which threads run at the same time."""
-    if execution.executor != "virtual_machine":
+    if execution.expert.executor != "virtual_machine":
         return False
     if execution.backend == "auto":  # some library that differentiates
-        return execution.mode == "xla"
-    return engine_infos()[execution.backend].is_compiled(execution.mode)
+        return execution.expert.mode == "xla"
+    return engine_infos()[execution.backend].is_compiled(execution.expert.mode)
 
 
 def maximum_width(program: LaneProgram) -> int:
@@ -91,7 +91,7 @@ def buffer_rows(
     have the same compiled program, and so the same draws to the last bit. divergences: whether the ends of trajectories
     are recorded too.
     """
-    if execution.executor != "virtual_machine":
+    if execution.expert.executor != "virtual_machine":
         return min(STRETCH, transitions)
     size = draw_bytes(dimension, dtype, divergences)
     lanes = min(chains, execution.chunk_lanes or (MAX_WIDTH if is_compiled(execution) else chains))
@@ -106,7 +106,7 @@ def divide(chains: int, execution: ExecutionSettings, max_width: int, cores: int
     Chosen automatically, only compiled programs are divided: elsewhere Python's lock lets one thread run at a time.
     """
     compiled = is_compiled(execution)
-    shards = execution.shards or (cores if compiled else 1)
+    shards = execution.expert.shards or (cores if compiled else 1)
     if execution.chunk_lanes is not None:
         lanes = min(execution.chunk_lanes, chains)
     elif not compiled:

@@ -21,6 +21,7 @@ from batchnuts.mcmc.execution.attempt import Attempt, MergePosition, first_chunk
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.chunk import Chunk
 from batchnuts.mcmc.execution.chunk_plan import Chunking, chains_alone, divide, is_compiled, maximum_width
+from batchnuts.mcmc.execution.lane_program import lane_program
 from batchnuts.mcmc.execution.runner import Counts, Interrupted, Runner, StretchRunner
 from batchnuts.mcmc.execution.saved_stretch import SavedStretch, restored_attempt, saved_attempt
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction
@@ -43,10 +44,10 @@ def make_runner(
 
     lanes: chains of a chunk, where a run goes on that had so many; else they are chosen.
     """
-    if execution.executor != "virtual_machine":
+    if execution.expert.executor != "virtual_machine":
         return StretchRunner(program, example, execution)
     chains = len(example.key)
-    compiled = LaneProgram(program, example, execution.backend, execution.mode)
+    compiled = lane_program(program, example, execution)
     max_width, alone = (maximum_width(compiled), chains_alone(compiled)) if is_compiled(execution) else (chains, 1)
     asked = execution if lanes is None else execution.model_copy(update={"chunk_lanes": lanes})
     chunking = divide(chains, asked, max_width, processors(), alone)

@@ -75,7 +75,7 @@ def evaluate_at(
 
     width: chains of a call (in_parts.py), where these are some of the run's chains.
     """
-    options: Any = {"executor": execution.executor, "backend": execution.backend, "mode": execution.mode}
+    options: Any = {name: execution.run_options[name] for name in ("executor", "backend", "mode", "style")}
     try:
         log_density, gradient = in_parts(
             functools.partial(evaluate.run, **options), [position], width or width_for(len(position))
@@ -116,7 +116,7 @@ def _advice(backend: str, cause: BaseException) -> str:
     if _NO_BOUND_OF_TRIPS in str(cause):
         return (
             "It has the gradient of a loop, for which XLA needs a bound of the number of trips: give tf.while_loop "
-            "maximum_iterations=, or run with execution.mode=graph. What TensorFlow said"
+            "maximum_iterations=, or run with execution.expert.mode=graph. What TensorFlow said"
         )
     if backend == "jax":
         return (
@@ -125,7 +125,7 @@ def _advice(backend: str, cause: BaseException) -> str:
         )
     return (
         "TensorFlow traces it: write branches on values with tf.where or tf.cond, and loops over values with tensor "
-        "operations. An operation that XLA lacks may run with execution.mode=graph. What TensorFlow said"
+        "operations. An operation that XLA lacks may run with execution.expert.mode=graph. What TensorFlow said"
     )
 
 

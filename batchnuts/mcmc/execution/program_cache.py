@@ -36,6 +36,7 @@ from batchnuts.mcmc.kernel.step_size import make_first_step_size
 from batchnuts.mcmc.model.fingerprint import Fingerprint
 from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.process.signals import say
 from batchnuts.settings.schema import SettingsError
@@ -156,7 +157,7 @@ def borrow(
         checked = None
         reached, values, reached_after = reached_after, _evaluated(model, density_library, position), reached_by(model)
     settled = {place: digest for place, digest in reached.items() if reached_after.get(place) == digest}
-    density = value_and_gradient(model, density_library, xla=execution.mode == "xla")
+    density = value_and_gradient(model, density_library, xla=execution.expert.mode == "xla")
     metric = make_metric(sampler.metric, model.dimension, model.dtype, sampler.metric_rank)
     evaluate, first_step_size = make_evaluate(density), make_first_step_size(density, model.dtype, metric)
     programs = Programs(density, metric, evaluate, first_step_size, position.copy(), values, settled)
@@ -177,8 +178,8 @@ def _identity(
 
     density: the primitive that computes it, with its gradient.
     """
-    by_xla = (info := engine_infos()[execution.backend]).keeps_programs and info.is_compiled(execution.mode)
-    if execution.executor != "virtual_machine" or not by_xla or current() is None:
+    by_xla = (info := engine_infos()[execution.backend]).keeps_programs and info.is_compiled(execution.expert.mode)
+    if execution.expert.executor != "virtual_machine" or not by_xla or current() is None:
         return None
     # TensorFlow's programs call one trace of the density; JAX traces it for each, and a twin is traced for each
     by_one_trace = execution.backend == "tensorflow" and model.batched_value_and_gradient is None
@@ -227,8 +228,9 @@ def _programs_of(model: Model) -> dict[Shape, Programs]:
 
 def _shape(sampler: SamplerSettings, execution: ExecutionSettings) -> Shape:
     values = sampler.model_dump(exclude=set(ANY_VALUE))
-    values["metric"] = "diag" if sampler.metric == "unit" else sampler.metric  # one program, with other values
-    return (*values.items(), *execution.model_dump(exclude=set(ANY_VALUE)).items())
+    values["metric"] = METRIC_KINDS[sampler.metric].program or sampler.metric
+    executed = execution.model_dump(exclude={*ANY_VALUE, "expert"})
+    return (*values.items(), *executed.items(), *execution.expert.model_dump().items())
 
 
 def _evaluated(

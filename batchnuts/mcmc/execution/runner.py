@@ -1,4 +1,4 @@
-"""How a chain program is driven: the interface of runners, and the one for executors other than the virtual machine.
+"""How a chain program is driven: the interface of runners, what they count, and the runner of the other executors.
 
 A runner yields counts of what all chains have done so far a few times a second, so that progress can be shown and a run
 can be interrupted; the last thing it yields is the finished stretch. (The virtual machine's is in chunk_runner.py.)
@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from batchnuts.autobatch import BatchedFunction
-from batchnuts.autobatch.machine import LaneProgram, Tally
+from batchnuts.autobatch.machine import Tally
+from batchnuts.mcmc.execution.lane_program import lane_program
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction
-from batchnuts.mcmc.kernel.chain_program import CARRIED, ChainInputs, ChainResult, Record
+from batchnuts.mcmc.kernel.chain_program import CARRIED, ChainInputs, ChainResult, Record, counted
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
 from batchnuts.mcmc.storage.draws import Arrangement
@@ -55,7 +56,8 @@ class Counts:
 
     @classmethod
     def of_transitions(cls, done: NDArray[np.int64], divergences: NDArray[np.int64]) -> Counts:
-        """The counts of chains that have made so many transitions [chains], of which so many diverged [chains]."""
+        """The counts of chains that have made so many transitions [chains], of which so many diverged [chains]: of what
+        `chain_program.COUNTED` names."""
         middle = len(done) // 2
         return cls(
             transitions=int(done.sum()),
@@ -163,17 +165,13 @@ class StretchRunner(Runner):
 
     def __init__(self, program: BatchedFunction, example: ChainInputs, execution: ExecutionSettings) -> None:
         self.program = program
-        self.options = execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
+        self.options = execution.run_options
         self.state: StretchState | None = None
         """The state of the last stretch; None where none got anywhere."""
         self.tally: Tally = {}
         """The counts of block executions of the last stretch."""
         self._arrangement = Arrangement(len(example.key))
-        self.counted = (
-            LaneProgram(program, example, execution.backend, execution.mode)
-            if execution.executor == "stackless"
-            else None
-        )
+        self.counted = lane_program(program, example, execution) if execution.expert.executor == "stackless" else None
         """The counts of an executor that counts; None for plain Python, which does not."""
 
     @property
@@ -240,7 +238,7 @@ class StretchRunner(Runner):
             useful, executed = runs.useful, runs.executed
         else:
             useful = executed = state.gradients
-        counts = Counts.of_transitions(state.ends.done, state.ends.divergences)
+        counts = Counts.of_transitions(**counted(state.ends))
         return replace(counts, useful_gradients=useful, executed_gradients=executed)
 
     @override

@@ -108,8 +108,17 @@ class ChainResult(NamedTuple):
     divergences: Array
 
 
-CARRIED = ("position", "log_density", "gradient", "adaptation", "done", "divergences")
+COUNTED = ("done", "divergences")
+"""Fields of a ChainResult that count transitions of a stretch: what progress can show of it (execution/runner.py:
+`Counts`)."""
+
+CARRIED = ("position", "log_density", "gradient", "adaptation", *COUNTED)
 """Fields of a ChainResult that become the inputs of the same name when the chain continues."""
+
+
+def counted(ends: ChainResult) -> dict[str, Array]:
+    """Copies of what was counted so far, [chains], by name."""
+    return {name: np.array(getattr(ends, name)) for name in COUNTED}
 
 
 def empty_records(capacity: int, dimension: int, dtype: str, divergences: bool = False) -> Record:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import Shared, ops, primitive, random
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
+from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
 
 Array = Any
 
@@ -162,14 +163,17 @@ def _times_low_rank(vectors: Array, inward: Array, outward: Array) -> Array:
     return vectors + ops.matmul(ops.matmul(vectors, inward), outward)
 
 
+_MAKERS: dict[str, Callable[[int, str, int], Metric]] = {
+    "diag": lambda dimension, dtype, rank: DIAGONAL,
+    "dense": lambda dimension, dtype, rank: DenseMetric(dimension, dtype),
+    "low_rank": lambda dimension, dtype, rank: LowRankMetric(dimension, min(rank, dimension), dtype),
+}
+"""By the kind whose program it is."""
+
+
 def make_metric(kind: str, dimension: int, dtype: str, rank: int) -> Metric:
-    """The metric of that kind (see `metric_estimates.KINDS`), at first the identity.
+    """The metric of that kind (see `METRIC_KINDS`), at first the identity.
 
     rank: the most directions that `low_rank` corrects.
     """
-    match kind:
-        case "dense":
-            return DenseMetric(dimension, dtype)
-        case "low_rank":
-            return LowRankMetric(dimension, min(rank, dimension), dtype)
-    return DIAGONAL
+    return _MAKERS[METRIC_KINDS[kind].program or kind](dimension, dtype, rank)

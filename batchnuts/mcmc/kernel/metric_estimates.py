@@ -1,4 +1,4 @@
-"""The kinds of metric, and their estimates from positions of chains and the gradients of the log density there.
+"""Estimates of each kind of metric from positions of chains and the gradients of the log density there.
 
 M^-1 minimizes the sample Fisher divergence between the density and a Gaussian of that covariance (Seyboldt, Carlson,
 Carpenter, arXiv 2603.18845; nutpie). With Cx the covariance of positions and Cg that of gradients, the minimum is where
@@ -34,18 +34,18 @@ All arrays are float64; n draws come from all chains alike.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
 from batchnuts.settings.schema import in_words
 
 Floats = NDArray[np.float64]
 
-Kind = Literal["diag", "dense", "low_rank", "unit"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 
 MINIMUM_PRODUCT = 1e-4
 """Less than this share of the smallest possible product of two variances is no noise of a sample."""
@@ -72,7 +72,8 @@ class MetricParameters:
     dimension.
     """
 
-    kind: Kind
+    kind: str
+    """One of METRIC_KINDS."""
     inverse_mass: Floats
     eigenvectors: Floats
     eigenvalues: Floats
@@ -80,7 +81,7 @@ class MetricParameters:
     def __str__(self) -> str:
         """The text in a run's summary."""
         directions = f", {in_words(len(self.eigenvalues), 'direction')} corrected"
-        return self.kind + (directions if self.kind == "low_rank" else "")
+        return self.kind + (directions if METRIC_KINDS[self.kind].is_limited else "")
 
     def root(self) -> Floats:
         """The symmetric square root of I + U (Lambda - I) U': [dimension, dimension]."""
@@ -101,12 +102,12 @@ class MetricParameters:
         return scales[:, None] * inner * scales
 
 
-def unit_metric(dimension: int, kind: Kind = "unit") -> MetricParameters:
+def unit_metric(dimension: int, kind: str = "unit") -> MetricParameters:
     """The identity: where warmup starts."""
     return MetricParameters(kind, np.ones(dimension), np.zeros((dimension, 0)), np.zeros(0))
 
 
-def estimate(kind: Kind, positions: NDArray[Any], gradients: NDArray[Any], rank: int) -> MetricParameters:
+def estimate(kind: str, positions: NDArray[Any], gradients: NDArray[Any], rank: int) -> MetricParameters:
     """The metric of that kind for draws [n, dimension] and the gradients of the log density [n, dimension] there.
 
     rank: the most directions of `low_rank`. Rows that are not finite are left out. Raises ValueError for shapes that
@@ -119,17 +120,10 @@ def estimate(kind: Kind, positions: NDArray[Any], gradients: NDArray[Any], rank:
     x, g = positions.astype(np.float64), gradients.astype(np.float64)
     finite = np.isfinite(x).all(axis=1) & np.isfinite(g).all(axis=1)
     x, g = x[finite], g[finite]
-    if kind == "unit" or len(x) < 3:
+    if not METRIC_KINDS[kind].is_adapted or len(x) < 3:
         return unit_metric(positions.shape[1], kind)
     eps = [float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0 for dtype in (x.dtype, gradients.dtype)]
-    x, g = _centred(x, eps[0]), _centred(g, eps[1])
-    match kind:
-        case "dense":
-            return _dense(fisher_diagonal(x, g), x, g)
-        case "low_rank":
-            return _low_rank(fisher_diagonal(x, g), x, g, rank)
-    diagonal = diagonal_estimate(x, g)
-    return MetricParameters("diag", diagonal, np.zeros((len(diagonal), 0)), np.zeros(0))
+    return _ESTIMATES[kind](_centred(x, eps[0]), _centred(g, eps[1]), rank)
 
 
 def _centred(draws: Floats, eps: float) -> Floats:
@@ -172,8 +166,14 @@ def _diagonal(x: Floats, g: Floats, depends: bool) -> Floats:
     return estimate
 
 
-def _dense(diagonal: Floats, x: Floats, g: Floats) -> MetricParameters:
+def _diag(x: Floats, g: Floats, rank: int) -> MetricParameters:
+    diagonal = diagonal_estimate(x, g)
+    return MetricParameters("diag", diagonal, np.zeros((len(diagonal), 0)), np.zeros(0))
+
+
+def _dense(x: Floats, g: Floats, rank: int) -> MetricParameters:
     """The dense estimate, made in coordinates in which the diagonal one is 1 (see the module)."""
+    diagonal = fisher_diagonal(x, g)
     scales = np.sqrt(diagonal)
     x, g = x / scales, g * scales
     cov_x, cov_g = x.T @ x / len(x), g.T @ g / len(g)
@@ -183,12 +183,13 @@ def _dense(diagonal: Floats, x: Floats, g: Floats) -> MetricParameters:
     return MetricParameters("dense", diagonal, eigenvectors, _bounded(eigenvalues))
 
 
-def _low_rank(diagonal: Floats, x: Floats, g: Floats, rank: int) -> MetricParameters:
+def _low_rank(x: Floats, g: Floats, rank: int) -> MetricParameters:
     """The dense estimate only in the span of the leading directions of positions and of gradients.
 
     The first are those of large eigenvalues of M^-1, the second those of small ones. In the rest of space M^-1 is a
     multiple of the identity, the bulk, found in the same way from the traces there.
     """
+    diagonal = fisher_diagonal(x, g)
     scales = np.sqrt(diagonal)
     x, g = x / scales, g * scales
     # Columns of the same direction leave others that mean nothing, and are as good as any.
@@ -209,6 +210,14 @@ def _low_rank(diagonal: Floats, x: Floats, g: Floats, rank: int) -> MetricParame
     bulk = _bulk(x, g, eigenvectors) or bulk
     ratios = _bounded(eigenvalues[leading] / bulk)
     return MetricParameters("low_rank", diagonal * bulk, eigenvectors, ratios)
+
+
+_ESTIMATES: dict[str, Callable[[Floats, Floats, int], MetricParameters]] = {
+    "diag": _diag,
+    "dense": _dense,
+    "low_rank": _low_rank,
+}
+"""By kind, of centred draws and gradients [n, dimension], and the rank."""
 
 
 def _leading(draws: Floats, rank: int) -> Floats:

@@ -1,4 +1,4 @@
-"""The No-U-Turn Sampler for one chain, recursive, in the language of autobatch.
+"""The No-U-Turn Sampler for one chain, recursive, in the language of autobatch; the trees of WALNUTS too.
 
 A trajectory doubles, forwards or backwards at random, until it turns back on itself. States are drawn from it by
 progressive sampling: with weight exp(-H), as in Stan (multinomial, [B] appendix A.3), or all states within a slice

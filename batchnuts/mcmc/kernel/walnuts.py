@@ -1,4 +1,4 @@
-"""WALNUTS for one chain, in the language of autobatch: NUTS whose step size adapts within the orbit.
+"""WALNUTS for one chain: what stands at the leaves of NUTS (nuts.py) where the step size adapts within the orbit.
 
 [W] Bou-Rabee, Carpenter, Kleppe, Liu, "The Within-Orbit Adaptive Leapfrog No-U-Turn Sampler", JMLR 27(113), 2026, arXiv
 2506.18746. An orbit consists of macro steps of a fixed time h, and each is made of as many micro steps, 1, 2, 4, ...

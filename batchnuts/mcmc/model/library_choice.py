@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch.machine import TensorLibrary, engine_infos, has_jax, tensor_library, tensor_library_of
+from batchnuts.autobatch.machine import (
+    TensorLibrary,
+    engine_infos,
+    preferred_backend,
+    tensor_library,
+    tensor_library_of,
+)
 from batchnuts.mcmc.model.failures import ends_nothing
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
@@ -53,7 +59,7 @@ def density_library_of(model: Model, position: NDArray[Any] | None = None) -> De
     name = written_in(model, position)
     if name is not None:
         return DensityLibrary(name, f"because the log-density is written in {_title(name)}")
-    if has_jax():
+    if preferred_backend() == "jax":
         return DensityLibrary("jax", "because the log-density runs on either library and JAX starts sooner")
     return DensityLibrary("tensorflow", "because JAX is not installed")
 
@@ -67,7 +73,7 @@ def likely_backend(model: Model, execution: ExecutionSettings) -> str:
     loaded = [name for name in LIBRARIES if name in sys.modules]
     if len(loaded) == 1:
         return loaded[0]
-    return "jax" if has_jax() and execution.mode != "graph" else "tensorflow"
+    return preferred_backend(execution.expert.mode, execution.expert.style)
 
 
 def choose_density_library(
@@ -79,13 +85,15 @@ def choose_density_library(
     the library does not have.
     """
     density_library = density_library_of(model, position)
-    _refuse_graphs(execution)
+    _refuse_unknown(execution)
     requested = execution.backend
     if requested == "auto":
-        if execution.mode == "graph" and density_library.backend == "jax" and written_in(model) is None:
-            density_library = DensityLibrary("tensorflow", "because mode graph is TensorFlow's")
+        mode, style = execution.expert.mode, execution.expert.style
+        if preferred_backend(mode, style) != "jax" and density_library.backend == "jax" and written_in(model) is None:
+            which = "mode graph" if mode == "graph" else f"style {style}"
+            density_library = DensityLibrary("tensorflow", f"because {which} is TensorFlow's")
         execution = execution.model_copy(update={"backend": density_library.backend})
-        _refuse_graphs(execution)
+        _refuse_unknown(execution)
         return density_library, execution
     if requested in LIBRARIES and requested != density_library.backend:
         if (name := written_in(model)) is not None:
@@ -100,9 +108,19 @@ def choose_density_library(
     return density_library, execution
 
 
-def _refuse_graphs(execution: ExecutionSettings) -> None:
-    if execution.backend == "jax" and execution.mode == "graph":
-        raise SettingsError("mode: found 'graph', which is TensorFlow's; on the backend jax expected 'xla' or 'eager'.")
+def _refuse_unknown(execution: ExecutionSettings) -> None:
+    """Raise SettingsError for a mode or style that the backend does not have."""
+    expert = execution.expert
+    if execution.backend == "jax" and expert.mode == "graph":
+        raise SettingsError(
+            "expert.mode: found 'graph', which is TensorFlow's; on the backend jax expected 'xla' or 'eager'."
+        )
+    info = engine_infos().get(execution.backend)  # none of `auto`
+    if expert.style == "gather" and info is not None and (info.name == "jax" or info.is_compiled(expert.mode)):
+        raise SettingsError(
+            "expert.style: found 'gather', which computes as many rows as there are active lanes; what is compiled has "
+            "a fixed number. Expected 'masking' or 'auto', backend numpy, or mode eager of tensorflow."
+        )
 
 
 def _title(backend: str) -> str:

@@ -176,7 +176,7 @@ class Quantities:
             self._density_library = density_library_of(model)
             execution = execution.model_copy(update={"backend": self._density_library.backend})
         if execution.backend == "tensorflow":  # XLA lacks random numbers of many distributions, and takes longer
-            execution = execution.model_copy(update={"mode": "graph"})
+            execution = execution.with_expert(mode="graph")
         self._execution = execution
         self._seed = seed
         self._programs: dict[tuple[str, Types], tuple[BatchedFunction, Traced]] = {}
@@ -251,7 +251,7 @@ class Quantities:
                 find = _cached_or_traced if self._checked else _traced
                 traced = find(self._model, self._density_library, name, *first)
             function = _over_draws(_FUNCTIONS[name](self._model) if traced.again is None else traced.again, len(first))
-            if (identity := traced.identity) is not None and self._execution.mode == "xla":
+            if (identity := traced.identity) is not None and self._execution.expert.mode == "xla":
                 key_of = self._density_library.library.key_by_identity
                 function.identity = Identity(lambda lanes: identity, key_of, by_lanes=False)
             self._programs[place] = function, traced
@@ -270,7 +270,7 @@ class Quantities:
                         *(array[rows] for array in inputs),
                         executor="stackless",  # without recursion it is one compiled block
                         backend=execution.backend,
-                        mode=execution.mode,
+                        mode=execution.expert.mode,
                     )
             except Exception as error:
                 raise _failed(self._model, error.__cause__ or error) from error

@@ -132,7 +132,7 @@ def search(
     programs: Programs, execution: ExecutionSettings, arguments: Sequence[NDArray[Any]], width: int
 ) -> tuple[NDArray[Any], ...]:
     """What `first_step_size` gives for some chains, `width` of them at a time; arguments: its own."""
-    options = execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
+    options = execution.run_options
     if options["schedule"] == "auto":
         options["schedule"] = "earliest"  # each block once in a sweep: a search is short, and so compiles sooner
     return in_parts(partial(programs.first_step_size.run, **options), arguments, width)

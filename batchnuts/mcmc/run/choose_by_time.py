@@ -35,7 +35,7 @@ def choose_by_time(
     sampled, SettingsError where no number fits the other settings, or the machine is not one compiled program, of which
     there is nothing to time.
     """
-    cores = execution.shards or processors()
+    cores = execution.expert.shards or processors()
     numbers = possible_chains(
         sampler,
         execution,
@@ -50,9 +50,10 @@ def choose_by_time(
     position = positions_to_check(model, tried, proposals)
     density_library, execution = choose_density_library(model, execution, position[0])
     if not is_compiled(execution):
+        expert = execution.expert
         raise SettingsError(
-            f"sampler.chains: found auto with executor {execution.executor}, backend {execution.backend} and mode "
-            f"{execution.mode}; expected a number of chains, or executor virtual_machine in mode xla, whose speed "
+            f"sampler.chains: found auto with executor {expert.executor}, backend {execution.backend} and mode "
+            f"{expert.mode}; expected a number of chains, or executor virtual_machine in mode xla, whose speed "
             "depends on the number."
         )
     checked = check_at_starts(model, density_library, proposals, position)

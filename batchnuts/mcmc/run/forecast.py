@@ -26,11 +26,12 @@ from batchnuts.mcmc.execution.chunk_plan import ALONE, MAX_WIDTH, buffer_rows, d
 from batchnuts.mcmc.kernel.sample_statistics import draw_bytes
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.statistics.running_summary import COVARIANCES, summary_bytes
 from batchnuts.mcmc.statistics.window_moments import moments_bytes
 from batchnuts.mcmc.storage.streamed import CHAINS_BYTES, IN_MEMORY, QUEUE, most_rows
-from batchnuts.mcmc.warmup.windows import automatic_windows, fixed_windows, settling_window
+from batchnuts.mcmc.warmup.windows import windows_of
 from batchnuts.process.memory import machine_memory
 from batchnuts.settings.schema import in_words
 
@@ -41,14 +42,8 @@ store or a summary of draws needs: xarray with pandas, zarr, rich. A report, and
 VECTORS, VECTORS_OF_FRAME = {"nuts": 27, "walnuts": 34}, 5
 """Vectors of the position's size that a chain has in the machine, besides those of each frame of its stack."""
 
-VECTORS_OF_DENSE = 12
-"""More of them with a dense metric."""
-
 COPIES_OF_LAYOUT = 4
 """Copies of the part of a block that is laid out and written: positions, values, statistics, bytes of a file."""
-
-_MATRICES = 8
-"""Matrices of float64 that an estimate of a dense metric makes."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +205,7 @@ def forecast(
         values=0 if streamed else values,
         sampling=_machine_bytes(sampler, execution, size, record_bytes, window)
         + max(checks + sampling, window * chains * record_bytes),
-        metric=_MATRICES * 8 * size.dimension**2 if sampler.metric == "dense" else 0,
+        metric=METRIC_KINDS[sampler.metric].estimate_matrices * 8 * size.dimension**2,
         moments=moments_bytes(chains, window, size.dimension),
         writing=0 if streamed else saved * size.largest * item,
         diagnostics=diagnostics,
@@ -230,12 +225,7 @@ def _streaming_bytes(chains: int, draws: int, record: int, size: Size) -> int:
 
 def _longest_window(sampler: SamplerSettings, chains: int) -> int:
     """The transitions of the longest window of warmup."""
-    warmup = sampler.warmup
-    if warmup.transitions == "auto":
-        windows = (*automatic_windows(chains, warmup.maximum), settling_window(chains))
-    else:
-        windows = fixed_windows(warmup.transitions)
-    return max((window.transitions for window in windows), default=0)
+    return max((window.transitions for window in windows_of(sampler.warmup, chains)), default=0)
 
 
 def _machine_bytes(sampler: SamplerSettings, execution: ExecutionSettings, size: Size, record: int, window: int) -> int:
@@ -244,7 +234,7 @@ def _machine_bytes(sampler: SamplerSettings, execution: ExecutionSettings, size:
     rows = buffer_rows(max(sampler.draws, window), chains, size.dimension, size.dtype, execution, divergences)
     frames = max(sampler.max_tree_depth, sampler.max_tree_depth_warmup or 0) + 1
     vectors = VECTORS[sampler.transition] + VECTORS_OF_FRAME * (execution.max_stack_depth or frames)
-    vectors += VECTORS_OF_DENSE if sampler.metric == "dense" else 0
+    vectors += METRIC_KINDS[sampler.metric].vectors
     lane = rows * record + vectors * size.dimension * np.dtype(size.dtype).itemsize
     chunking = divide(chains, execution, MAX_WIDTH, processors(), ALONE)
     return lane * chunking.lanes * (chunking.chunks + 2 * chunking.shards)

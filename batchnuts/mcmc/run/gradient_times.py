@@ -29,6 +29,7 @@ from batchnuts.disk_cache.identity import digest_of, surroundings
 from batchnuts.mcmc.execution.chunk_plan import ALONE, COSTLY_CHUNK_LANES, COSTLY_WORK, MAX_WIDTH, divide
 from batchnuts.mcmc.execution.density_identity import density_identity
 from batchnuts.mcmc.execution.evaluation import Checked
+from batchnuts.mcmc.execution.lane_program import lane_program
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import Model
@@ -106,7 +107,7 @@ def _key(model: Model, density_library: DensityLibrary, checked: Checked, execut
     if density is None:
         return None
     packages = [f"{name} {version(name)}" for name in ("batchnuts", *engine_infos()[density_library.backend].packages)]
-    engine_and_mode = execution.backend, execution.mode
+    engine_and_mode = execution.backend, execution.expert.mode
     return digest_of("times of a gradient", density, repr((engine_and_mode, WIDTHS)), *packages, surroundings())
 
 
@@ -130,7 +131,7 @@ def time_gradients(
     def arguments(lanes: int) -> tuple[Any, ...]:
         return np.tile(position, (lanes, 1)), np.full(lanes, MANY, "int64")
 
-    program = LaneProgram(evaluations, arguments(1), execution.backend, execution.mode)
+    program = lane_program(evaluations, arguments(1), execution)
     seconds: list[float] = []
     for lanes in WIDTHS:
         if seconds and REPEATS * seconds[-1] * lanes / WIDTHS[len(seconds) - 1] > BUDGET:

@@ -42,7 +42,7 @@ from batchnuts.mcmc.storage.draws import Draws, Progress, RunFailed, RunPhase, W
 from batchnuts.mcmc.storage.logged import LoggedStorage
 from batchnuts.mcmc.storage.memory import MemoryStorage
 from batchnuts.mcmc.warmup.pooling import groups_of, pooled_step_sizes
-from batchnuts.mcmc.warmup.windows import Window, automatic_windows, check_window, fixed_windows, settling_window
+from batchnuts.mcmc.warmup.windows import Window, check_window, windows_of
 from batchnuts.process.signals import StopSignals
 
 ProgressCallback = Callable[[Progress], None]
@@ -96,11 +96,8 @@ class Run:
     @property
     def windows(self) -> tuple[Window, ...]:
         """The windows of warmup: those that are made, or, where it ends by itself, those that may be."""
-        settings, chains = self.sampler.warmup, self.sampler.chain_count
-        if settings.transitions == "auto":
-            remaining = settings.maximum - (self.check.transitions if self.check is not None else 0)
-            return (*automatic_windows(chains, remaining), settling_window(chains))
-        return fixed_windows(settings.transitions)
+        made = 0 if self.check is None else self.check.transitions
+        return windows_of(self.sampler.warmup, self.sampler.chain_count, made)
 
     @property
     def check(self) -> Window | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -12,8 +12,17 @@ from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_v
 from batchnuts.autobatch.machine import engine_infos
 from batchnuts.disk_cache.folder import problem_with
 from batchnuts.mcmc.settings.cluster_settings import LOCAL, ClusterSettings, is_address
+from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
 from batchnuts.mcmc.settings.until import CONDITIONS, Until
-from batchnuts.settings.schema import Settings, SettingsError, explain, fields_of, nearest, shown
+from batchnuts.settings.schema import (
+    IN_OTHER_LIBRARIES,
+    Settings,
+    SettingsError,
+    explain,
+    fields_of,
+    nearest,
+    shown,
+)
 
 MOST_NUMBERS = 10_000_000
 """Maximum entries of a position, and maximum chains: bounds far beyond any machine, so that mistakes are found
@@ -150,6 +159,19 @@ class InitSettings(Settings):
         return self
 
 
+if TYPE_CHECKING:
+    MetricName = str
+else:
+    MetricName = Literal[tuple(METRIC_KINDS)]
+
+_METRICS = "what warmup adapts to the posterior: {}; {}".format(
+    *(
+        ", ".join(f"{kind.name} {kind.meaning}" for kind in METRIC_KINDS.values() if kind.is_adapted is adapted)
+        for adapted in (True, False)
+    )
+)
+
+
 class SamplerSettings(Settings):
     """What is sampled: how many chains and draws, and the constants of the transition and of its warmup."""
 
@@ -215,11 +237,7 @@ class SamplerSettings(Settings):
         le=1e30,
         description="leapfrog step size; null adapts it in warmup, a number keeps it fixed at that",
     )
-    metric: Literal["diag", "dense", "low_rank", "unit"] = Field(
-        "diag",
-        description="what warmup adapts to the posterior: diag a scale for each coordinate, dense all correlations, "
-        "low_rank the strongest of them; unit keeps the identity",
-    )
+    metric: MetricName = Field("diag", description=_METRICS)
     metric_rank: int = Field(
         16, ge=1, le=1000, description="of the metric low_rank: directions with a correction, at most"
     )
@@ -231,7 +249,7 @@ class SamplerSettings(Settings):
 
     def without_effect(self) -> set[str]:
         """The settings that have no effect with this metric."""
-        return set() if self.metric == "low_rank" else {"metric_rank"}
+        return set() if METRIC_KINDS[self.metric].is_limited else {"metric_rank"}
 
     @property
     def chain_count(self) -> int:
@@ -252,7 +270,7 @@ class SamplerSettings(Settings):
                 f"least one of {', '.join(CONDITIONS)}"
             )
         self.refuse_without_effect(f"on metric {self.metric!r}")
-        if self.metric in ("dense", "low_rank") and self.warmup.pool != "all":
+        if METRIC_KINDS[self.metric].has_directions and self.warmup.pool != "all":
             raise ValueError(
                 f"metric: found {self.metric!r} with warmup.pool {self.warmup.pool!r}; all chains share one matrix, "
                 "expected warmup.pool all, or metric diag"
@@ -306,34 +324,44 @@ else:
     BackendName = Literal[("auto", *(name for name, info in engine_infos().items() if info.resumes))]
 
 
-class ExecutionSettings(Settings):
-    """How it is executed. None of these changes what is sampled, up to rounding."""
+class ExpertSettings(Settings):
+    """What is chosen well without a user; for measurements, comparisons and debugging."""
 
     executor: Literal["virtual_machine", "stackless", "unbatched"] = Field(
         "virtual_machine",
         description="virtual_machine: chains at different places of the recursion share gradients; stackless: "
         "calls and branches on the host; unbatched: plain Python, chain by chain, for debugging",
     )
+    mode: Literal["xla", "graph", "eager"] = Field(
+        "xla",
+        description="how the program is run: compiled by XLA, as a graph of TensorFlow, or operation by operation",
+    )
+    style: Literal["auto", "masking", "gather"] = Field(
+        "auto",
+        description="how operations run for chains that are at different places: masking computes all and selects, "
+        "gather computes those concerned; auto is gather on NumPy, else masking",
+    )
+    schedule: Literal["auto", "earliest", "most_active", "sweep", "drain"] = Field(
+        "auto", description="order in which the virtual machine runs blocks; auto chooses by their cost"
+    )
+    shards: int | None = Field(
+        None, ge=1, le=1024, description="threads that take turns at the chunks; null takes one for each processor core"
+    )
+
+
+class ExecutionSettings(Settings):
+    """How it is executed. None of these changes what is sampled, up to rounding."""
+
     backend: BackendName = Field(
         "auto",
         description="array library that runs the program; auto takes that of the density, and for one that runs on "
         "either JAX where it is installed",
-    )
-    mode: Literal["xla", "graph", "eager"] = Field(
-        "xla",
-        description="how it is run: compiled by XLA, as a graph of TensorFlow, or operation by operation",
-    )
-    schedule: Literal["auto", "earliest", "most_active", "sweep", "drain"] = Field(
-        "auto", description="order in which the virtual machine runs blocks; auto chooses by their cost"
     )
     chunk_lanes: int | None = Field(
         None,
         ge=1,
         le=MOST_NUMBERS,
         description="chains that run together as one batch; null chooses a number that suits the processor",
-    )
-    shards: int | None = Field(
-        None, ge=1, le=1024, description="threads that take turns at the chunks; null takes one for each processor core"
     )
     max_stack_depth: int | None = Field(
         None, ge=1, le=1000, description="frames of each variable's stack; null chooses a bound that suffices"
@@ -349,27 +377,59 @@ class ExecutionSettings(Settings):
         "(tcp://HOST:PORT), or a mapping with what starts one; null: threads of this process",
     )
 
+    expert: ExpertSettings = Field(
+        ExpertSettings.model_validate({}),
+        description="what is chosen well without you: executor, mode, style, schedule, shards",
+    )
+
+    replaced: ClassVar[Mapping[str, str]] = {
+        name: f"is a setting for experts; write execution.expert.{name}" for name in ExpertSettings.model_fields
+    }
+
+    @property
+    def run_options(self) -> dict[str, Any]:
+        """The options of `BatchedFunction.run`."""
+        return {
+            "backend": self.backend,
+            "max_stack_depth": self.max_stack_depth,
+            **self.expert.model_dump(exclude={"shards"}),
+        }
+
+    def with_expert(self, **changes: Any) -> ExecutionSettings:
+        """The settings with some of `expert` changed, which are not checked again."""
+        return self.model_copy(update={"expert": self.expert.model_copy(update=changes)})
+
     def without_effect(self) -> set[str]:
         """Where there is only one mode."""
-        return {"mode"} if self._has_one_mode() else set()
+        return {"expert.mode"} if self._has_one_mode() else set()
 
     def _has_one_mode(self) -> bool:
         return self.backend != "auto" and len(engine_infos()[self.backend].modes) == 1
 
     @model_validator(mode="after")
     def _modes(self) -> ExecutionSettings:
-        if self._has_one_mode() and "mode" in self.model_fields_set:
-            raise ValueError(f"mode: found {self.mode!r}, which has no effect on backend {self.backend}; leave it out")
+        if self._has_one_mode() and "mode" in self.expert.model_fields_set:
+            raise ValueError(
+                f"expert.mode: found {self.expert.mode!r}, which has no effect on backend {self.backend}; leave it out"
+            )
         return self
 
     @model_validator(mode="after")
     def _on_cluster(self) -> ExecutionSettings:
-        if self.cluster is not None and self.executor != "virtual_machine":
+        if self.cluster is not None and self.expert.executor != "virtual_machine":
             raise ValueError(
-                f"cluster: found a cluster with executor {self.executor}; expected executor virtual_machine, or "
+                f"cluster: found a cluster with expert.executor {self.expert.executor}; expected virtual_machine, or "
                 "cluster: null"
             )
         return self
+
+    @field_validator("expert", mode="before")
+    @classmethod
+    def _its_settings(cls, expert: Any) -> Any:
+        if not isinstance(expert, ExpertSettings | Mapping):
+            keys = ", ".join(ExpertSettings.model_fields)
+            raise ValueError(f"found {shown(expert)}; expected a mapping with keys among {keys}")
+        return expert
 
     @field_validator("cluster", mode="before")
     @classmethod
@@ -402,16 +462,10 @@ def split_settings(values: Mapping[str, Any]) -> tuple[SamplerSettings, Executio
     values.
     """
     # NumPy's scalars are as good as Python's here, though a strict schema would refuse them.
-    values = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+    values = {name: _as_pythons(value) for name, value in values.items()}
     sampler_names, execution_names = set(SamplerSettings.model_fields), set(ExecutionSettings.model_fields)
     valid = [*SamplerSettings.model_fields, *ExecutionSettings.model_fields]
-    problems = [
-        f"{name}: {SamplerSettings.replaced[name]}"
-        if name in SamplerSettings.replaced
-        else f"{name}: unknown setting{nearest(name, valid) or '; expected one of ' + ', '.join(valid)}"
-        for name in values
-        if name not in sampler_names | execution_names
-    ]
+    problems = [_unknown(name, valid) for name in values if name not in sampler_names | execution_names]
     sampler = execution = None
     try:
         sampler = SamplerSettings.model_validate({k: v for k, v in values.items() if k in sampler_names})
@@ -424,3 +478,20 @@ def split_settings(values: Mapping[str, Any]) -> tuple[SamplerSettings, Executio
     if problems or sampler is None or execution is None:
         raise SettingsError("\n".join(problems))
     return sampler, execution
+
+
+def _as_pythons(value: Any) -> Any:
+    """A scalar of NumPy, also in a mapping, as Python's."""
+    if isinstance(value, Mapping):
+        return {name: _as_pythons(inner) for name, inner in value.items()}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _unknown(name: str, valid: Sequence[str]) -> str:
+    """The problem with a keyword that is no setting."""
+    expert = IN_OTHER_LIBRARIES.get(name.lower(), name)
+    if expert in ExpertSettings.model_fields:
+        return f"{name}: is a setting for experts; write expert={{{expert!r}: ...}}"
+    if name in SamplerSettings.replaced:
+        return f"{name}: {SamplerSettings.replaced[name]}"
+    return f"{name}: unknown setting{nearest(name, valid) or '; expected one of ' + ', '.join(valid)}"

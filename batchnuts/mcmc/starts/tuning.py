@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from batchnuts.mcmc.kernel.metric_estimates import BOUND, Floats, MetricParameters, of_all_chains
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.model.variables import variables_in_words
+from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
 from batchnuts.mcmc.settings.run_settings import SamplerSettings
 from batchnuts.mcmc.statistics.chain_means import ChainMeans
 from batchnuts.mcmc.statistics.window_moments import Centre
@@ -70,7 +71,7 @@ def tuning_of(draws: Draws, model: Model, means: ChainMeans) -> tuple[dict[str, 
     own = metric.inverse_mass.ndim == 2
     inverse_mass = metric.inverse_mass[draws.chains] if own else metric.inverse_mass
     entries: dict[str, Any] = {"inverse_mass": (("chain", "coefficient")[-inverse_mass.ndim :], inverse_mass)}
-    if metric.kind in ("dense", "low_rank"):
+    if METRIC_KINDS[metric.kind].has_directions:
         entries["metric_eigenvectors"] = (("coefficient", "direction"), metric.eigenvectors)
         entries["metric_eigenvalues"] = (("direction",), metric.eigenvalues)
     if draws.complete:
@@ -228,7 +229,7 @@ def _require_same_sampler(path: str, group: xarray.Dataset, sampler: SamplerSett
                 f"Set sampler.{name}={saved}, or leave out {KEY}.",
             )
     directions = group.sizes.get("direction", 0)
-    if sampler.metric == "low_rank" and directions > sampler.metric_rank:
+    if METRIC_KINDS[sampler.metric].is_limited and directions > sampler.metric_rank:
         raise _refused(
             path,
             f"has a metric with {directions} directions; sampler.metric_rank is {sampler.metric_rank}",

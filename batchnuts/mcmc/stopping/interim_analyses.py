@@ -1,4 +1,4 @@
-"""The interim analyses of a run: the stopping rule is asked at each, in order, once all chains have passed it."""
+"""The interim analyses of a run: at each, once all chains have passed it, stopping rule and limits are asked."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from batchnuts.mcmc.model.natural_parameters import NaturalParameters, natural_p
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.settings.superchains import count_superchains
 from batchnuts.mcmc.settings.until import Condition
+from batchnuts.mcmc.stopping.limits import reason_of_seconds, seconds_left
 from batchnuts.mcmc.stopping.stopping_rule import START, Decision, StoppingRule
 from batchnuts.settings.schema import SettingsError
 
@@ -126,10 +127,7 @@ class InterimAnalyses:
         elif self.last.expected < math.inf:
             points = (point for point in self.left if point >= self.last.expected)
             times.append(seconds_to(next(points, self.max_draws)))
-        if until.seconds is not None:
-            times.append(max(until.seconds - seconds, 0.0))
-        if until.gradients is not None and gradients:
-            times.append(max(until.gradients / gradients - 1.0, 0.0) * seconds)
+        times += seconds_left(until, seconds, gradients)
         return min((estimate for estimate in times if estimate is not None), default=None)
 
     def look(self, runner: Runner, counts: Counts, seconds: float) -> Ended | None:
@@ -143,9 +141,8 @@ class InterimAnalyses:
             if records is None:
                 break
             self._ask(records.position, int(records.n_steps.sum()))
-        limit = self.rule.until.seconds
-        if self.ended is None and limit is not None and seconds >= limit and counts.complete:
-            reason = f"sampling took {seconds:.1f} s (limit {limit:g} s) after {counts.complete} draws of each chain"
+        reason = reason_of_seconds(self.rule.until, seconds, counts.complete)
+        if self.ended is None and reason is not None:
             self.ended = Ended(counts.complete, reason + self._but())
         runner.watch(0 if self.ended is not None else self.next)
         self.seconds += time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""When sampling ends by itself: a function of the first draws of all chains, equally many of each.
+"""When the draws suffice, or cannot (limits.py has the limits): a function of the first draws of all chains.
 
 The rule is asked at interim analyses, after numbers of draws n_1 < n_2 < ... that are fixed before the run. At n_k it
 sees exactly the first n_k draws of every chain, and if it ends the run, the result has exactly these draws. Chains are
@@ -33,6 +33,7 @@ from batchnuts.mcmc.statistics.nested_rhat import nested_of
 from batchnuts.mcmc.statistics.reductions import NESTED, in_order, reduce_draws
 from batchnuts.mcmc.statistics.rounding import vary_beyond_rounding
 from batchnuts.mcmc.statistics.stuck_chains import PERSISTENCE_LIMIT, find_stuck
+from batchnuts.mcmc.stopping.limits import reason_of_gradients
 
 GROWTH = 1.25
 """The factor between interim analyses: with 1.25, all together cost at most five times the last one, and a run makes at
@@ -130,10 +131,8 @@ class StoppingRule:
                 decision = self._hopeless(draws, last, decision)
                 if decision.reason is not None:
                     return decision
-        limit = self.until.gradients
-        if limit is not None and gradients >= limit:
-            return replace(decision, reason=f"the draws took {gradients:.4g} gradients (limit {limit:.4g}) {when}")
-        return decision
+        reason = reason_of_gradients(self.until, gradients, draws.shape[1])
+        return decision if reason is None else replace(decision, reason=reason)
 
     def _without_rounding(self, draws: NDArray[Any]) -> NDArray[Any]:
         """The draws, with one value where coefficients that may be constant are so but for rounding."""

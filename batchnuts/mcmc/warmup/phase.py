@@ -11,6 +11,7 @@ from batchnuts.mcmc.execution.chain_states import ChainStates
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters, of_all_chains
+from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
 from batchnuts.mcmc.starts.tuning import Tuning
 from batchnuts.mcmc.statistics.chain_numbers import named_chains
 from batchnuts.mcmc.statistics.outliers import NATS, find_outliers, spread
@@ -213,7 +214,7 @@ def _run_window(run: WarmupRun, runner: Runner, place: InWarmup, window: Window,
         leaves=window.leave > 0,
         second_half=window.compared,
         errors=_single(run),
-        gradients=window.estimates_metric and sampler.metric != "unit",
+        gradients=window.estimates_metric and METRIC_KINDS[sampler.metric].is_adapted,
     )
     result = run.stretch(
         runner,
@@ -236,7 +237,7 @@ def _pooled(
     # outliers that come no nearer are where they want to be, and are not waited for, unless nothing can be there
     coming, low = _coming(place.states, pooled), deep(pooled.moments, pooled.states.log_density)
     pooled = replace(pooled, late=pooled.late & (~pooled.outliers | coming | low), low=pooled.outliers & low & ~coming)
-    if window.estimates_metric and run.sampler.metric != "unit":
+    if window.estimates_metric and METRIC_KINDS[run.sampler.metric].is_adapted:
         pooled = _with_metric(run, pooled, _estimated(run, pooled, reduced))
     missing = place.missing
     if window.compared and place.before is not None:
@@ -357,7 +358,7 @@ def _check_tuning(run: WarmupRun, runner: Runner, place: InWarmup, tuning: Tunin
 
     def judged() -> tuple[Pooled, tuple[str, ...]]:
         pooled = _with_step_sizes(run, states, reduced, window)
-        metric = states.metric if run.sampler.metric == "unit" else _estimated(run, pooled, reduced)
+        metric = _estimated(run, pooled, reduced) if METRIC_KINDS[run.sampler.metric].is_adapted else states.metric
         moments = pooled.moments.of(pooled.counts)
         misfits = Agreement(
             step=change_of_step(states.step_size, pooled.states.step_size),

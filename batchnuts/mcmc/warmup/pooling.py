@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.execution.metric_draws import DrawsWithGradients
-from batchnuts.mcmc.kernel.metric_estimates import Kind, MetricParameters, estimate, unit_metric
+from batchnuts.mcmc.kernel.metric_estimates import MetricParameters, estimate, unit_metric
 from batchnuts.mcmc.statistics.window_moments import Float
 
 Pool = Literal["all", "groups", "none"]
@@ -40,7 +40,7 @@ def pooled_step_sizes(log_step_means: NDArray[Any], group: NDArray[np.int64], co
 
 
 def pooled_metric(
-    kind: Kind, rank: int, drawn: DrawsWithGradients, group: NDArray[np.int64], counts: NDArray[np.bool_]
+    kind: str, rank: int, drawn: DrawsWithGradients, group: NDArray[np.int64], counts: NDArray[np.bool_]
 ) -> MetricParameters:
     """The metric of one group from the draws of its chains; of several groups a diagonal one for each chain.
 

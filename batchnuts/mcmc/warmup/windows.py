@@ -90,6 +90,16 @@ def settling_window(chains: int) -> Window:
     return Window(max(SETTLE, _first(chains)), False)
 
 
+def windows_of(settings: WarmupSettings, chains: int, made: int = 0) -> tuple[Window, ...]:
+    """The windows of these settings: those that are made, or, where warmup ends by itself, those that may be.
+
+    made: transitions of a warmup that ends by itself before these, in a window that checks an earlier run's tuning.
+    """
+    if settings.transitions == "auto":
+        return (*automatic_windows(chains, settings.maximum - made), settling_window(chains))
+    return fixed_windows(settings.transitions)
+
+
 def check_window(chains: int, single: bool, maximum: int) -> Window:
     """The one in which the tuning of an earlier run is checked; no chain is left behind, because it may be the last.
 

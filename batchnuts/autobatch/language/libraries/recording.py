@@ -132,7 +132,7 @@ class Recorder:
     def kernel(self, function: Function) -> Function:
         """Note the kernel's calls apart, once for all arrays of some types."""
 
-        @functools.cache
+        @functools.lru_cache(maxsize=64)
         def recorded(types: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]) -> Recording:
             inner = Recording()
             inner.outputs = list(function(*itertools.starmap(inner.input, types)))
