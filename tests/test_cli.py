@@ -261,15 +261,15 @@ def test_interrupted_before_the_first_draw_writes_nothing(cli):
 
 
 def during_save(monkeypatch, act):
-    from batchnuts.files import saving
+    from batchnuts.cli import finish
 
-    save = saving.save
+    save = finish.save
 
     def acting(*arguments, **options):
         act()
         return save(*arguments, **options)
 
-    monkeypatch.setattr(saving, "save", acting)
+    monkeypatch.setattr(finish, "save", acting)
 
 
 @pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
@@ -381,7 +381,7 @@ def test_a_reader_that_goes_away_ends_no_run(cli, monkeypatch, stream):
 
 
 def test_interrupted_summary_says_where_the_draws_are(cli, monkeypatch):
-    from batchnuts.mcmc.output import datasets as output
+    from batchnuts.cli import finish
     from batchnuts.report import table
 
     def pressed(*_):
@@ -392,13 +392,13 @@ def test_interrupted_summary_says_where_the_draws_are(cli, monkeypatch):
     assert code == 130
     assert "the summary was interrupted; the draws are in " in err
     assert Path("out.nc").exists()
-    to_groups = output.to_groups
+    to_groups = finish.to_groups
 
     def without(*arguments, **options):
         groups = to_groups(*arguments, **options)
         return {name: group.with_attrs(left_out="It is left out.") for name, group in groups.items()}
 
-    monkeypatch.setattr(output, "to_groups", without)
+    monkeypatch.setattr(finish, "to_groups", without)
     _, _, err = cli("--force")
     assert "out.nc. It is left out." in err
 

@@ -17,7 +17,7 @@ from batchnuts.cli.config import (
     load_config,
     packaged_configs,
 )
-from batchnuts.mcmc.model.supports import SUPPORTS
+from batchnuts.mcmc.model.named_supports import SUPPORTS
 from batchnuts.mcmc.output.formats import OUTPUT_FORMATS
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.settings.until import Until

@@ -31,6 +31,7 @@ WITHIN_AUTOBATCH = (
     ("profiling",),
     ("explain",),
     ("inputs",),
+    ("run_options",),
     ("api",),
     ("machine", "prepare", "demos", "inside"),
 )

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from programs import CASES, COVERING
 
-from batchnuts.autobatch.api import EXECUTORS
 from batchnuts.autobatch.backends.backend import STYLES as STYLE_NAMES
 from batchnuts.autobatch.backends.registry import BACKENDS
+from batchnuts.autobatch.run_options import EXECUTORS
 from batchnuts.autobatch.scheduling.policies import POLICIES
 
 ORACLE = "unbatched"

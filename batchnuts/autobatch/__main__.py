@@ -22,13 +22,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from batchnuts.autobatch.api import EXECUTORS, BatchedFunction
+from batchnuts.autobatch.api import BatchedFunction
 from batchnuts.autobatch.backends.registry import BACKENDS, get_backend
 from batchnuts.autobatch.demos import DEMOS, Demo
 from batchnuts.autobatch.engines.registry import AUTO, preferred_backend
 from batchnuts.autobatch.errors import BatchnutsError
 from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import TensorType
+from batchnuts.autobatch.run_options import EXECUTORS
 from batchnuts.autobatch.scheduling.policies import POLICIES
 from batchnuts.process.quiet import import_tensorflow
 

@@ -11,16 +11,16 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FrameType
 from typing import Any, overload
 
 import numpy as np
 
-from batchnuts.autobatch.backends.backend import MODES, Backend, Identity
-from batchnuts.autobatch.backends.registry import get_backend, with_style
+from batchnuts.autobatch.backends.backend import Backend, Identity
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.cached_functions import read_or_compile
-from batchnuts.autobatch.engines.engine import Engine, MachineOptions
+from batchnuts.autobatch.engines.engine import MachineOptions
 from batchnuts.autobatch.engines.registry import (
     AUTO,
     backend_of_program,
@@ -28,7 +28,6 @@ from batchnuts.autobatch.engines.registry import (
     engine_of,
     preferred_backend,
 )
-from batchnuts.autobatch.engines.sweep import ON_BACKEND
 from batchnuts.autobatch.errors import LaneInputError, OptionError
 from batchnuts.autobatch.explain import explain_passes
 from batchnuts.autobatch.frontend.expressions import frozen
@@ -49,57 +48,18 @@ from batchnuts.autobatch.profiling.profile import (
     collecting,
 )
 from batchnuts.autobatch.profiling.profile import profile as collect
+from batchnuts.autobatch.run_options import EXECUTORS, RunOptions
 from batchnuts.autobatch.runtime import stackless
 from batchnuts.autobatch.runtime.block_costs import block_costs
 from batchnuts.autobatch.runtime.faults import assertion_of_python
 from batchnuts.autobatch.runtime.machine import Machine, run_to_end
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine, affordable_depth
-from batchnuts.autobatch.scheduling.policies import POLICIES, make_schedule
+from batchnuts.autobatch.scheduling.policies import make_schedule
 from batchnuts.autobatch.scheduling.schedule import Schedule
 from batchnuts.autobatch.text.types import parse_type
 
 KEPT_MACHINES = 16
 """Machines that a batched function keeps: one that XLA has compiled has some ten to a hundred MB."""
-
-EXECUTORS = ("virtual_machine", "stackless", "unbatched", "reference")
-
-
-@dataclass(frozen=True)
-class _Options:
-    """How a call is to run: the options of `BatchedFunction.run`. Raises OptionError for unknown ones."""
-
-    executor: str = "virtual_machine"
-    backend: str | Backend = AUTO
-    mode: str = "xla"
-    style: str = "auto"
-    schedule: str | Schedule = "auto"
-    max_stack_depth: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.executor not in EXECUTORS:
-            raise OptionError(f"executor must be one of {', '.join(EXECUTORS)}; found {self.executor!r}")
-        if self.mode not in MODES:
-            raise OptionError(f"mode must be one of {', '.join(MODES)}; found {self.mode!r}")
-        if isinstance(self.schedule, str) and self.schedule not in POLICIES:
-            raise OptionError(f"schedule must be one of {', '.join(POLICIES)}, or a Schedule; found {self.schedule!r}")
-        depth = self.max_stack_depth
-        if depth is not None and (isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or depth < 1):
-            raise OptionError(f"max_stack_depth must be at least 1, or None to let stacks grow; found {depth!r}")
-
-    def engine(self) -> Engine:
-        """The engine that runs the machine. Raises OptionError for an unknown one."""
-        if self.executor in ("unbatched", "reference"):  # of the first, for types only
-            return engine_of("reference")
-        if hasattr(self.backend, "style"):
-            return ON_BACKEND
-        return engine_of(preferred_backend(self.mode, self.style) if self.backend == AUTO else self.backend)
-
-    def arrays(self) -> Backend:
-        """The array library to compile for."""
-        engine = self.engine()
-        if isinstance(self.backend, str) or engine is not ON_BACKEND:
-            return engine.arrays(engine.info.mode_of(self.mode), self.style)
-        return with_style(self.backend, self.style)
 
 
 class BatchedFunction(LaneFunction):
@@ -130,7 +90,7 @@ class BatchedFunction(LaneFunction):
             )
         if single_lane.get():
             return self.plain_function(*args, **kwargs)
-        return self._run(args, kwargs, _Options())
+        return self._run(args, kwargs, RunOptions())
 
     @functools.cached_property
     def _signature(self) -> inspect.Signature:
@@ -196,7 +156,7 @@ class BatchedFunction(LaneFunction):
         unknown executor, backend, mode, style or schedule, for one that the backend does not have, for max_stack_depth
         below 1, and for profile=True with "unbatched" or "reference".
         """
-        options = _Options(executor, backend, mode, style, schedule, max_stack_depth)
+        options = RunOptions(executor, backend, mode, style, schedule, max_stack_depth)
         if profile and executor != "stackless" and not options.engine().info.profiles:
             if executor in ("unbatched", "reference"):
                 raise OptionError(f"profile counts what batching executors run; {executor!r} runs lane by lane")
@@ -209,7 +169,7 @@ class BatchedFunction(LaneFunction):
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        options: _Options,
+        options: RunOptions,
         tally: stackless.Tally | None = None,
     ) -> Any:
         inputs = self._bind(args, kwargs)
@@ -235,7 +195,7 @@ class BatchedFunction(LaneFunction):
         compiled: CompiledFunction,
         inputs: Inputs,
         target: Backend,
-        options: _Options,
+        options: RunOptions,
         tally: stackless.Tally | None,
         began: float,
     ) -> Sequence[Any]:
@@ -261,7 +221,7 @@ class BatchedFunction(LaneFunction):
         return results
 
     def _run_machine(
-        self, compiled: CompiledFunction, inputs: Inputs, arrays: Backend, options: _Options, began: float
+        self, compiled: CompiledFunction, inputs: Inputs, arrays: Backend, options: RunOptions, began: float
     ) -> Sequence[Any]:
         engine, schedule, limit = options.engine(), options.schedule, options.max_stack_depth
         name, profiled = engine.info.name, bool(collecting.get())
@@ -445,7 +405,9 @@ class BatchedFunction(LaneFunction):
             self.refuse_method(first if isinstance(first, type) else type(first))
         name, parameters = self.__name__, self._signature.parameters  # type: ignore[attr-defined]
         if unknown := [repr(keyword) for keyword in kwargs if keyword not in parameters]:
-            advice = f" Options are given to {name}.run(...)." if _Options.__dataclass_fields__.keys() & kwargs else ""
+            advice = (
+                f" Options are given to {name}.run(...)." if RunOptions.__dataclass_fields__.keys() & kwargs else ""
+            )
             raise LaneInputError(
                 f"{name}: found the argument {', '.join(unknown)}, expected {', '.join(parameters) or 'none'}.{advice}"
             )

@@ -1,13 +1,19 @@
-"""Reading the checkpoint of a run that has not ended: `python -m batchnuts.sample --resume RUN`."""
+"""`python -m batchnuts.sample --resume RUN`: a run goes on from its checkpoint, or one that has ended is lengthened."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
+from batchnuts.cli.config import config_of
+from batchnuts.cli.ending import Ending
+from batchnuts.cli.new_run import Task
+from batchnuts.cli.output_path import checked_path
 from batchnuts.cluster.messages import Rows, SavedChains, SavedGroup, SavedRegion
+from batchnuts.files.saving import OutputError
 from batchnuts.files.sealed_file import CheckpointError
-from batchnuts.files.url import OutputLocation, Url, folder_of
-from batchnuts.mcmc.checkpoint.keeper import NAME, read_saved_run
+from batchnuts.files.url import OutputLocation, Url, folder_of, location_of
+from batchnuts.mcmc.checkpoint.keeper import NAME, Keeper, read_saved_run
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
 from batchnuts.mcmc.execution.attempt import MergePosition
 from batchnuts.mcmc.execution.chain_states import ChainStates, InDraws
@@ -18,6 +24,7 @@ from batchnuts.mcmc.execution.window_reduction import ReducedWindow
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
 from batchnuts.mcmc.kernel.step_size import DualAveraging
+from batchnuts.mcmc.run.lengthen import ended_run
 from batchnuts.mcmc.settings.until import Condition
 from batchnuts.mcmc.starts.tuning import Tuning
 from batchnuts.mcmc.statistics.window_moments import Centre, Moments
@@ -25,7 +32,8 @@ from batchnuts.mcmc.stopping.interim_analyses import Ended, SavedInterimAnalyses
 from batchnuts.mcmc.stopping.stopping_rule import Decision
 from batchnuts.mcmc.storage.draws import WarmupReport, WindowTuning
 from batchnuts.mcmc.storage.history import HistoryKeeper, Row
-from batchnuts.mcmc.storage.stored_run import is_interrupted, is_run
+from batchnuts.mcmc.storage.stored_run import is_complete, is_interrupted, is_run
+from batchnuts.mcmc.storage.url_place import place_of
 from batchnuts.mcmc.warmup.phase import InWarmup, Pooled
 
 TYPES = (
@@ -36,6 +44,47 @@ TYPES = (
     *(SavedInterimAnalyses, Ended, Decision, Condition, HistoryKeeper, Row),
 )
 """All that a checkpoint is made of; nothing else is made when one is read."""
+
+
+def resume(arguments: argparse.Namespace, ending: Ending) -> Task | None:
+    """The task to go on with a run; None if it had come to its end, which is then said."""
+    location = _output_of(arguments.resume)
+    saved = saved_run_of(location)
+    if is_complete(location, saved.config):  # it was killed after it had written its output
+        Keeper(folder_of(location), None, saved.config, saved).remove()
+        ending.say("the run had ended; its output is complete.")
+        ending.content["path"] = str(location)
+        print(location, flush=True)
+        return None
+    config = config_of(saved.config, folder_of(location) / NAME, arguments.overrides)
+    # the draws that were saved when it was interrupted, or a store that had just been begun
+    replaces = arguments.force or is_interrupted(location) or place_of(location).is_own()
+    checked_path(config, location, force=replaces)
+    if is_interrupted(location):
+        ending.untouched = f"{location} stays as it was"
+    return Task(config, replaces, arguments.quiet, location, saved=saved)
+
+
+def lengthen(arguments: argparse.Namespace, ending: Ending, further: int) -> Task:
+    """The task to make a run longer that has ended: its output is replaced once it has all draws."""
+    location = _output_of(arguments.resume)
+    if (folder_of(location) / NAME).exists():
+        raise OutputError(f"The run in {location} has not ended. Go on with --resume {location} first.")
+    ended = ended_run(location, further)
+    config = config_of(
+        {**ended.saved.config, "output": ended.saved.config["output"] | {"path": str(location)}},
+        Path(str(location)),
+        arguments.overrides,
+    )
+    checked_path(config, location, force=True)
+    ending.untouched = f"{location} stays as it was, with {ended.draws} draws of each chain"
+    return Task(config, True, arguments.quiet, location, ended=ended)
+
+
+def _output_of(text: str) -> OutputLocation:
+    """The absolute path of a run's output, or its URL."""
+    location = location_of(text)
+    return location.resolve() if isinstance(location, Path) else location
 
 
 def saved_run_of(output: OutputLocation) -> SavedRun:

@@ -20,8 +20,9 @@ from pydantic import (
 )
 
 from batchnuts.mcmc.model.model import DType, Model, ModelError
+from batchnuts.mcmc.model.named_supports import SUPPORTS
 from batchnuts.mcmc.model.parameters import Parameter
-from batchnuts.mcmc.model.supports import SUPPORTS, Support
+from batchnuts.mcmc.model.supports import Support
 from batchnuts.mcmc.settings.run_settings import MOST_NUMBERS
 from batchnuts.models.tables import DataError, existing_file
 from batchnuts.settings.schema import Settings, nearest, sentence, shown

@@ -15,7 +15,7 @@ import pytest
 from streamed_draws import DRAWS, drawn, finished
 
 import batchnuts
-from batchnuts.cli.after_run import keep_for_reports
+from batchnuts.cli.finish import keep_for_reports
 from batchnuts.mcmc.diagnostics import kept_diagnostics
 from batchnuts.mcmc.diagnostics.diagnose import Diagnostics
 from batchnuts.mcmc.diagnostics.kept_diagnostics import keep_diagnostics

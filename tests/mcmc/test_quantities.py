@@ -15,6 +15,7 @@ from fake_run import make_draws
 import batchnuts
 from batchnuts import Model, positive, real
 from batchnuts.autobatch import ops, random
+from batchnuts.cli.finish import unless_stopped
 from batchnuts.mcmc.model import quantities
 from batchnuts.mcmc.model.content import FUNCTION_OF_GROUP, Content
 from batchnuts.mcmc.model.model import ModelError
@@ -23,7 +24,6 @@ from batchnuts.mcmc.run.forecast import Size
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import split_settings
 from batchnuts.process.signals import StopSignals
-from batchnuts.sample import _unless_stopped
 from batchnuts.settings.schema import SettingsError
 
 Y = np.array([0.5, -1.0, 2.0, 0.0], "float32")
@@ -277,7 +277,7 @@ def test_a_signal_while_they_are_computed_leaves_them_out_and_keeps_the_draws(
     sampler, execution = split_settings(SETTINGS)
     draws, shares = make_draws(model(), sampler, execution), list[float]()
     stop = StopSignals()
-    whole = to_datasets(draws, model(), between=_unless_stopped(stop, shares.append))
+    whole = to_datasets(draws, model(), between=unless_stopped(stop, shares.append))
     assert shares[:4] == [0.25, 0.5, 0.75, 1.0]  # of the draws, then of the prior's
     assert "log_likelihood" in whole
 
@@ -285,7 +285,7 @@ def test_a_signal_while_they_are_computed_leaves_them_out_and_keeps_the_draws(
         if share == 0.5:
             stop.first, stop.count = signal.SIGTERM, 1
 
-    kept = to_datasets(draws, model(), between=_unless_stopped(stop, advance))
+    kept = to_datasets(draws, model(), between=unless_stopped(stop, advance))
     assert whole.keys() - kept.keys() == {"log_likelihood", "posterior_predictive", "prior", "prior_predictive"}
     np.testing.assert_array_equal(kept["posterior"]["mu"], whole["posterior"]["mu"])
     assert (

@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -372,34 +370,6 @@ class CovarianceCholesky(Support):
         """The lower triangle varies."""
         return np.broadcast_to(np.tri(shape[-1], dtype=bool), shape)
 
-
-@dataclass(frozen=True)
-class NamedSupport:
-    """A support that configs name."""
-
-    make: Callable[..., Support]
-    """Makes it of its bounds."""
-    bounds: tuple[str, ...] = ()
-    """The keys of these."""
-
-
-SUPPORTS: Mapping[str, NamedSupport] = MappingProxyType(
-    {
-        "real": NamedSupport(Real),
-        "positive": NamedSupport(lambda: Lower(0.0)),
-        "lower": NamedSupport(Lower, ("bound",)),
-        "upper": NamedSupport(Upper, ("bound",)),
-        "interval": NamedSupport(Interval, ("low", "high")),
-        "unit_interval": NamedSupport(lambda: Interval(0.0, 1.0)),
-        "ordered": NamedSupport(Ordered),
-        "positive_ordered": NamedSupport(lambda: Ordered(positive=True)),
-        "simplex": NamedSupport(Simplex),
-        "unit_vector": NamedSupport(UnitVector),
-        "correlation_cholesky": NamedSupport(CorrelationCholesky),
-        "covariance_cholesky": NamedSupport(CovarianceCholesky),
-    }
-)
-"""The values of `model.variables.NAME.support`: the names of the declarations in parameters.py."""
 
 _TRIANGLES = {support.kind: support for support in (CorrelationCholesky(), CovarianceCholesky())}
 
