@@ -18,6 +18,9 @@ from itertools import chain
 from pathlib import Path
 from xml.etree import ElementTree
 
+if __name__ == "__main__":  # as a script: helpers lie beside it
+    sys.path.insert(0, str(Path(__file__).parent / "helpers"))
+
 import mutants_of_chunks  # noqa: F401  # these fill the lists
 import mutants_of_language  # noqa: F401
 import mutants_of_machine  # noqa: F401

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":  # as a script: helpers lie beside this folder, the library above
-    sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+    tests = Path(__file__).parents[1]
+    sys.path[:0] = [str(tests), str(tests / "helpers"), str(tests.parent)]
 
 from nuts_shaped import NUTS_SHAPED_TYPES, nuts_shaped
 

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 if __name__ == "__main__":  # as a script: the programs lie beside this folder, the library above
-    sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+    tests = Path(__file__).parents[1]
+    sys.path[:0] = [str(tests), str(tests / "helpers"), str(tests.parent)]
 
 from programs import CASES, Case
 from programs.buffers import quicksort

@@ -58,7 +58,10 @@ def test_a_mutant_is_killed(mutant: Mutant, tests_of: Any, monkeypatch: pytest.M
 @pytest.mark.parametrize("name", BY_OPTION)
 def test_a_mutant_fits_the_code_that_there_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that change lines find them, without which a table of all would be needed to see that one does nothing."""
-    BY_OPTION[name].patch(monkeypatch)
+    try:
+        BY_OPTION[name].patch(monkeypatch)
+    except ModuleNotFoundError as error:  # of a bridge's library
+        pytest.skip(str(error))
 
 
 def test_killers_are_not_left_out_of_the_default_suite() -> None:

@@ -1,6 +1,6 @@
 """Random programs, drawn as source text: all executors agree with plain Python, bit for bit.
 
-`tests/generator.py` writes them. Hypothesis shrinks an example that fails; the message then holds the whole program
+`helpers/generator.py` writes them. Hypothesis shrinks an example that fails; the message then holds the whole program
 and its inputs, ready to become a case of the corpus.
 """
 

@@ -49,7 +49,7 @@ def read_slow_tests(text: str) -> SlowTests:
     return SlowTests(found)
 
 
-SLOW_TESTS = read_slow_tests((Path(__file__).parent / "slow_tests.txt").read_text())
+SLOW_TESTS = read_slow_tests((Path(__file__).parents[1] / "slow_tests.txt").read_text())
 
 
 def parts_of(marks: Set[str]) -> int:

@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 BLOCKED = ("tensorflow", "tensorflow_probability", "tf_keras", "jax", "jaxlib", "numpyro", "pymc", "distributed")
 _ASKED = "BATCHNUTS_TESTS_QUICK"
 

@@ -30,7 +30,7 @@ from batchnuts import sample
 if TYPE_CHECKING:
     from batchnuts.mcmc.storage.draws import Progress
 
-TESTS = Path(__file__).parent
+HELPERS = Path(__file__).parent
 OF_RUNS = (
     "forked_runs",
     "url_files",
@@ -122,7 +122,7 @@ def _started(
 ) -> ForkedRun:
     said = cwd / f".said-{next(_numbers)}"
     server = _server(preloaded)
-    places = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+    places = os.pathsep.join([str(HELPERS), str(HELPERS.parents[1])])
     with mock.patch.dict(os.environ, PYTHONPATH=places, CUDA_VISIBLE_DEVICES="-1", COLUMNS="120"):
         server.ensure_running()
     process = multiprocessing.get_context("forkserver").Process(target=_forked, args=(program, arguments, cwd, said))
