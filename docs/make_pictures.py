@@ -25,7 +25,7 @@ from batchnuts.autobatch.backends.numpy import NumpyBackend
 from batchnuts.autobatch.ir.program import TensorType
 from batchnuts.mcmc.kernel.chain_program import make_chain
 from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
-from batchnuts.mcmc.kernel.step_size import start
+from batchnuts.mcmc.kernel.step_size import DualAveragingAdaptation
 
 IMAGES = Path(__file__).parent / "images"
 WIDTH = 7.2
@@ -110,12 +110,13 @@ def draw_shared_gradients(path: Path, chains: int = 24, transitions: int = 12) -
         scaled = position / scales
         return -0.5 * ops.sum(scaled * scaled, axis=-1), -scaled / scales
 
-    program = make_chain(make_nuts(value_and_gradient, NutsOptions()), 0.8, transitions, dimension, "float32")
+    adapting = DualAveragingAdaptation(0.8)
+    program = make_chain(make_nuts(value_and_gradient, NutsOptions()), adapting, transitions, dimension, "float32")
     scalar, vector = TensorType("float32"), TensorType("float32", (dimension,))
     rng = np.random.default_rng(3)
     position = (rng.standard_normal((chains, dimension)) * scales).astype("float32")
     log_density, gradient = value_and_gradient.function(position)
-    adaptation = start(np.full(chains, np.log(0.12), "float32"))
+    adaptation = adapting.start(np.full(chains, np.log(0.12), "float32"))
     inputs = (
         random.lane_keys(1, chains), position, log_density, gradient, np.ones((chains, dimension), "float32"),
         *adaptation, np.zeros(chains, bool), *np.zeros((4, chains), "int64"), np.full(chains, transitions),

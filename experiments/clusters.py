@@ -164,6 +164,7 @@ def one_run(model: Any, run: RunOptions, workers: int) -> Costs:
 
 
 def _measured(model: Any, run: RunOptions, address: str | None, client: Any) -> Costs:
+    from batchnuts.cluster.execution import execution_of
     from batchnuts.mcmc.run.sampling import run_chains
 
     costs = Costs()
@@ -179,7 +180,7 @@ def _measured(model: Any, run: RunOptions, address: str | None, client: Any) -> 
 
     # the density of a model is kept with it, compiled: each place has one of its own
     with _counted(costs):
-        draws = run_chains(replace(model), *_settings_of(run, address), progress)
+        draws = run_chains(replace(model), *_settings_of(run, address), progress, where=execution_of)
     costs.own, costs.workers = time.process_time() - at_start[0], of_workers() - at_start[1]
     costs.wall = draws.timings["warmup"] + draws.timings["sampling"]
     costs.compiling = draws.timings["compile"]

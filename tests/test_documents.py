@@ -204,7 +204,7 @@ def test_ir_lines_of_the_architecture_page_are_true(tmp_path):
     from batchnuts.mcmc.kernel.chain_program import ChainInputs, make_chain
     from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
     from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
-    from batchnuts.mcmc.kernel.step_size import start_adaptation
+    from batchnuts.mcmc.kernel.step_size import DualAveragingAdaptation, start_adaptation
     from batchnuts.models.registry import REGISTRY, build
 
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -219,7 +219,13 @@ def test_ir_lines_of_the_architecture_page_are_true(tmp_path):
     module = load(tmp_path, source.split("PASSES")[0])
     known = dumps(module.fibonacci, (TensorType("int64"),))
     model = build(REGISTRY["logistic_regression"].options(name="logistic_regression", rows=10))
-    program = make_chain(make_nuts(value_and_gradient(model), NutsOptions()), 0.8, 300, model.dimension, "float32")
+    program = make_chain(
+        make_nuts(value_and_gradient(model), NutsOptions()),
+        DualAveragingAdaptation(0.8),
+        300,
+        model.dimension,
+        "float32",
+    )
     one = np.zeros(1, "float32")
     vector = np.zeros((1, model.dimension), "float32")
     count = np.zeros(1, "int64")

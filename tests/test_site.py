@@ -2,6 +2,7 @@
 
 import re
 import signal
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -238,3 +239,16 @@ def test_long_lines_of_code_are_not_cut_off():
             long |= {language for line in block.splitlines() if len(line) > 87}
     assert long - wrapped <= {"", "text"}
     assert "text" not in wrapped
+
+
+@pytest.mark.slow
+def test_the_pictures_of_the_readme_can_be_made(tmp_path: Path) -> None:
+    """By the script that the page names; of fewer chains."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(DOCS)!r}); import make_pictures; from pathlib import Path\n"
+        "make_pictures.draw_fibonacci(Path('fibonacci.png'))\n"
+        "make_pictures.draw_shared_gradients(Path('shared.png'), chains=6, transitions=4)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"fibonacci.png", "shared.png"}

@@ -19,7 +19,7 @@ from batchnuts.mcmc.execution.evaluation import make_evaluate
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
-from batchnuts.mcmc.kernel.step_size import start_adaptation
+from batchnuts.mcmc.kernel.step_size import DualAveragingAdaptation, start_adaptation
 from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 from batchnuts.mcmc.starts.find_starts import values_at
@@ -48,7 +48,9 @@ def make_task_chain(task: Task, problem: Problem) -> Chain:
     transition = make_nuts(density, options_of_nuts)
     chains = task.chains
     rows = buffer_rows(task.transitions, chains, model.dimension, model.dtype, execution)
-    program = make_chain(transition, 0.8, rows, model.dimension, model.dtype)  # nothing adapts to the 0.8
+    program = make_chain(
+        transition, DualAveragingAdaptation(0.8), rows, model.dimension, model.dtype
+    )  # nothing adapts to the 0.8
     log_step = np.full(chains, np.log(task.step_size), model.dtype)
 
     def arguments(seed: int) -> ChainInputs:

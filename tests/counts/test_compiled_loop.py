@@ -26,7 +26,7 @@ from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
-from batchnuts.mcmc.kernel.step_size import start_adaptation
+from batchnuts.mcmc.kernel.step_size import DualAveragingAdaptation, start_adaptation
 
 LANES, DIMENSION, CAPACITY, STACK_DEPTH = 3, 7, 13, 5
 STACK = f"f64[{LANES * (STACK_DEPTH + 1)},{DIMENSION}]"
@@ -46,7 +46,7 @@ def make_machine(schedule: str | Schedule = "sweep") -> tuple[VirtualMachine, di
         np.full(LANES, False), first=np.zeros(LANES, "int64"), transitions=np.full(LANES, 2, "int64"), max_tree_depth=4,
     )  # fmt: skip
     nuts = make_nuts(value_and_gradient(model), NutsOptions(4, dtype="float64"))
-    chain = make_chain(nuts, 0.8, CAPACITY, DIMENSION, "float64")
+    chain = make_chain(nuts, DualAveragingAdaptation(0.8), CAPACITY, DIMENSION, "float64")
     backend = get_backend("tensorflow", "xla")
     program = chain.compiled(chain.lane_types(inputs), backend).lowered
     machine = VirtualMachine(program, backend, LANES, STACK_DEPTH, schedule)

@@ -14,7 +14,7 @@ from batchnuts.mcmc.execution import chunk
 from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, make_chain
 from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
-from batchnuts.mcmc.kernel.step_size import start_adaptation
+from batchnuts.mcmc.kernel.step_size import DualAveragingAdaptation, start_adaptation
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, ExpertSettings
 
 LANES, CAPACITY = 5, 12
@@ -34,7 +34,12 @@ def inputs(transitions: int, step: float = 1.0, first: int = 0, lanes: int = LAN
 def make_program(capacity: int = CAPACITY) -> Any:
     """NUTS on the quartic density, with buffers of so many rows."""
     return make_chain(
-        make_nuts(quartic, NutsOptions(8, dtype="float64")), 0.8, capacity, 2, "float64", divergences=True
+        make_nuts(quartic, NutsOptions(8, dtype="float64")),
+        DualAveragingAdaptation(0.8),
+        capacity,
+        2,
+        "float64",
+        divergences=True,
     )
 
 

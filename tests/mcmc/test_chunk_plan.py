@@ -26,14 +26,14 @@ from batchnuts.mcmc.execution.chunk_plan import (
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
-from batchnuts.mcmc.kernel.step_size import start_adaptation
+from batchnuts.mcmc.kernel.step_size import DualAveragingAdaptation, start_adaptation
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
 
 def compiled(model: Model, mode: str = "xla") -> LaneProgram:
     """`run_chain` for one chain of the model, on TensorFlow."""
     nuts = make_nuts(value_and_gradient(model), NutsOptions(dtype=model.dtype))
-    chain = make_chain(nuts, 0.8, 5, model.dimension, model.dtype)
+    chain = make_chain(nuts, DualAveragingAdaptation(0.8), 5, model.dimension, model.dtype)
     scalar, vector, none = np.zeros(1, model.dtype), np.zeros((1, model.dimension), model.dtype), np.zeros(1, "int64")
     key, adaptation = random.lane_keys(0, 1), start_adaptation(scalar)
     example = ChainInputs.begin(

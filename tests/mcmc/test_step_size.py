@@ -7,7 +7,7 @@ import pytest
 from mcmc_models import gaussian
 
 from batchnuts.autobatch import batch
-from batchnuts.mcmc.kernel.step_size import adapt, adapt_if, start_adaptation
+from batchnuts.mcmc.kernel.step_size import DualAveragingAdaptation, adapt, changed_if, start_adaptation
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings, WarmupSettings
@@ -68,7 +68,7 @@ def test_it_runs_in_the_language_and_stands_still_where_not_adapting() -> None:
     def some_updates(log_step, rate, adapting):
         state = start_adaptation(log_step)
         for _ in range(3):
-            state = adapt_if(adapting, state, rate, 0.8)
+            state = changed_if(adapting, DualAveragingAdaptation(0.8).after(state, rate), state)
         return state
 
     log_step, rate = np.log(np.array([0.1, 0.2, 0.3])), np.array([0.2, 0.99, 0.5])

@@ -13,7 +13,7 @@ from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
-from batchnuts.mcmc.kernel.step_size import start_adaptation
+from batchnuts.mcmc.kernel.step_size import DualAveragingAdaptation, start_adaptation
 from batchnuts.mcmc.model.model import Model
 
 CHAINS, TRANSITIONS = 6, 5
@@ -33,7 +33,11 @@ def single(q: Any) -> Any:
 def draws(vectorizer: str, mode: str) -> Any:
     model = Model(name="small", dimension=3, log_density=single, dtype="float64")
     program = make_chain(
-        make_nuts(value_and_gradient(model), NutsOptions(6, dtype="float64")), 0.8, TRANSITIONS, 3, "float64"
+        make_nuts(value_and_gradient(model), NutsOptions(6, dtype="float64")),
+        DualAveragingAdaptation(0.8),
+        TRANSITIONS,
+        3,
+        "float64",
     )
     position = np.random.default_rng(0).normal(size=(CHAINS, 3))
     with tf.GradientTape() as tape:

@@ -12,7 +12,6 @@ from batchnuts.autobatch import StackOverflowError
 from batchnuts.autobatch.machine import LaneProgram, State
 from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.kernel.chain_program import COUNTED, ChainInputs, ChainResult
-from batchnuts.mcmc.kernel.step_size import DualAveraging
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
 
@@ -69,8 +68,8 @@ class ChainMachine:
         result = self.result(state)
         recorded = [name for name, buffer in result.records._asdict().items() if not isinstance(buffer, tuple)]
         records = result.records._replace(**{name: self.working(state, f"records.{name}") for name in recorded})
-        adaptation = DualAveraging(
-            **{name: self.working(state, f"adaptation.{name}") for name in DualAveraging._fields}
+        adaptation = result.adaptation._replace(
+            **{name: self.working(state, f"adaptation.{name}") for name in result.adaptation._fields}
         )
         so_far = {name: self.working(state, name) for name in COUNTED}
         return result._replace(adaptation=adaptation, records=records, **so_far)

@@ -8,7 +8,7 @@ import numpy as np
 
 from batchnuts.autobatch import BatchedFunction, batch, ops, random, write
 from batchnuts.mcmc.kernel.sample_statistics import SAMPLE_STATISTICS
-from batchnuts.mcmc.kernel.step_size import DualAveraging, adapt_if
+from batchnuts.mcmc.kernel.step_size import StepSizeAdaptation, changed_if
 
 Array = Any
 
@@ -42,7 +42,7 @@ class ChainInputs(NamedTuple):
     log_density: Array
     gradient: Array
     inverse_mass: Array
-    adaptation: DualAveraging
+    adaptation: Any
     adapting: Array
     first: Array
     """The number of the run's transition that this stretch begins with."""
@@ -65,7 +65,7 @@ class ChainInputs(NamedTuple):
         log_density: Array,
         gradient: Array,
         inverse_mass: Array,
-        adaptation: DualAveraging,
+        adaptation: Any,
         adapting: Array,
         *,
         first: Array,
@@ -101,7 +101,7 @@ class ChainResult(NamedTuple):
     position: Array
     log_density: Array
     gradient: Array
-    adaptation: DualAveraging
+    adaptation: Any
     records: Record
     """Arrays [capacity, ...]; rows 0 to `done` - first_row - 1 are those of the last transitions made."""
     done: Array
@@ -133,7 +133,7 @@ def empty_records(capacity: int, dimension: int, dtype: str, divergences: bool =
 
 def make_chain(
     transition: BatchedFunction,
-    target_acceptance: float,
+    step_sizes: StepSizeAdaptation,
     capacity: int,
     dimension: int,
     dtype: str,
@@ -142,13 +142,15 @@ def make_chain(
 ) -> BatchedFunction:
     """The program `run_chain`: transitions from a state, until `until` of a stretch are done, each recorded.
 
-    transition: see `transition.py`. dtype: of positions, and so of all that is computed from them. divergences: whether
-    each transition's last position is recorded too, which takes as much memory as the draws.
+    transition: see `transition.py`. step_sizes: how the chain adapts its step size. dtype: of positions, and so of all
+    that is computed from them. divergences: whether each transition's last position is recorded too,
+    which takes as much memory as the draws.
 
     One chain takes a ChainInputs: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density scalar;
-    adaptation a DualAveraging; adapting bool; the others int64, with until - first_row <= capacity. Transition i uses
-    the key folded with first + i, so a chain's numbers depend neither on how a run is divided into stretches, nor on
-    where a stretch is interrupted and resumed. Returns a ChainResult, of fewer transitions where the density was +inf.
+    adaptation a state of `step_sizes`; adapting bool; the others int64, with until - first_row <= capacity. Transition
+    i uses the key folded with first + i, so a chain's numbers depend neither on how a run is divided into stretches,
+    nor on where a stretch is interrupted and resumed. Returns a ChainResult, of fewer transitions where the density was
+    +inf.
 
     A machine's owner may increase `first_row` and `until` while a chain runs: rows that it has taken out of the buffers
     then make room for more (`execution/chunk.py`).
@@ -163,7 +165,7 @@ def make_chain(
         log_density: Array,
         gradient: Array,
         inverse_mass: Array,
-        adaptation: DualAveraging,
+        adaptation: Any,
         adapting: Array,
         first: Array,
         done: Array,
@@ -178,7 +180,7 @@ def make_chain(
             step_size = ops.exp(adaptation.log_step)
             transition_key = random.fold_in(key, first + done)
             new = transition(transition_key, position, log_density, gradient, step_size, inverse_mass, max_tree_depth)
-            adaptation = adapt_if(adapting, adaptation, new.acceptance_rate, target_acceptance)
+            adaptation = changed_if(adapting, step_sizes.after(adaptation, new.acceptance_rate), adaptation)
             position, log_density, gradient = new.position, new.log_density, new.gradient
             records = write(
                 records,

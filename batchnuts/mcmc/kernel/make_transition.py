@@ -1,4 +1,4 @@
-"""The transition that a run's settings ask for."""
+"""The transition, and the adaptation of its step size, that a run's settings ask for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from batchnuts.autobatch import BatchedFunction
 from batchnuts.mcmc.kernel.metric import Metric
 from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
+from batchnuts.mcmc.kernel.step_size import DualAveragingAdaptation, StepSizeAdaptation
 from batchnuts.mcmc.kernel.walnuts import WalnutsOptions, make_walnuts
 from batchnuts.mcmc.settings.run_settings import SamplerSettings
 
@@ -34,3 +35,8 @@ def make_transition(
         selection=sampler.selection,
     )
     return make_nuts(value_and_gradient, options)
+
+
+def make_adaptation(sampler: SamplerSettings) -> StepSizeAdaptation:
+    """How each chain adapts its step size in a window of warmup."""
+    return DualAveragingAdaptation(sampler.target_acceptance)

@@ -6,7 +6,8 @@ with each other. Between the windows of warmup their step sizes are pooled, on t
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -42,6 +43,35 @@ class DualAveraging(NamedTuple):
     """gamma: the strength of the shrinkage, so the larger, the less one acceptance rate moves the step size."""
 
 
+class StepSizeAdaptation(Protocol):
+    """How a chain's step size follows its acceptance rates: functions, in the language, of a state that it carries.
+
+    The state is a NamedTuple of scalars, among them `log_step`, the log of the step size to use next, and
+    `log_step_mean`, that of the one to use once adaptation has ended, which is pooled over chains.
+    """
+
+    def start(self, log_step: Array, settled: bool = False) -> Any:
+        """The state before the first transition of a window; settled: all chains have agreed on the step size."""
+
+    def after(self, state: Any, acceptance_rate: Array) -> Any:
+        """The state after a transition with that acceptance rate."""
+
+
+@dataclass(frozen=True)
+class DualAveragingAdaptation:
+    """Nesterov's dual averaging ([H] section 3.2), towards a mean acceptance statistic of `target`."""
+
+    target: float
+
+    def start(self, log_step: Array, settled: bool = False) -> DualAveraging:
+        """The state before the first transition of a window."""
+        return start_adaptation(log_step, settled)
+
+    def after(self, state: DualAveraging, acceptance_rate: Array) -> DualAveraging:
+        """The state after a transition with that acceptance rate."""
+        return adapt(state, acceptance_rate, self.target)
+
+
 def start_adaptation(log_step: Array, settled: bool = False) -> DualAveraging:
     """The state before the first transition.
 
@@ -67,9 +97,8 @@ def adapt(state: DualAveraging, acceptance_rate: Array, target: float) -> DualAv
     return state._replace(log_step=log_step, log_step_mean=log_step_mean, error_mean=error_mean, count=count)
 
 
-def adapt_if(adapting: Array, state: DualAveraging, acceptance_rate: Array, target: float) -> DualAveraging:
-    """`adapt` where `adapting` holds, the state itself elsewhere."""
-    changed = adapt(state, acceptance_rate, target)
+def changed_if(adapting: Array, changed: Any, state: Any) -> Any:
+    """The changed state of an adaptation where `adapting` holds, the state itself elsewhere."""
     return map_leaves(lambda new, old: ops.where(adapting, new, old), changed, state)
 
 

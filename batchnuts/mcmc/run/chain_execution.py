@@ -18,7 +18,7 @@ from batchnuts.mcmc.execution.in_parts import in_parts, width_for
 from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, make_chain
-from batchnuts.mcmc.kernel.make_transition import make_transition
+from batchnuts.mcmc.kernel.make_transition import make_adaptation, make_transition
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
@@ -116,7 +116,7 @@ def chain_program(
     """The program `run_chain` of a run, with buffers of so many rows."""
     transition = make_transition(programs.value_and_gradient, sampler, model.dtype, programs.metric)
     program = make_chain(
-        transition, sampler.target_acceptance, rows, model.dimension, model.dtype, divergences=divergences
+        transition, make_adaptation(sampler), rows, model.dimension, model.dtype, divergences=divergences
     )
     if programs.identity is not None:
         program.identity = programs.identity.with_text(repr((rows, divergences)))

@@ -24,8 +24,8 @@ from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.execution.runner import Counts, Runner, UnboundedDensity
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction, reduce_window
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record
+from batchnuts.mcmc.kernel.make_transition import make_adaptation
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters, unit_metric
-from batchnuts.mcmc.kernel.step_size import start_adaptation
 from batchnuts.mcmc.model.check_model import UnboundedDensityError, density_failure, refuse_unbounded
 from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import Model
@@ -209,7 +209,7 @@ class Run:
             states.log_density,
             states.gradient,
             states.inverse_mass,
-            start_adaptation(np.log(states.step_size).astype(dtype), settled),
+            make_adaptation(self.sampler).start(np.log(states.step_size).astype(dtype), settled),
             np.full(n, adapting),
             first=np.full(n, states.transitions_done, "int64"),
             transitions=np.full(n, transitions, "int64"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import operator
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -84,7 +83,12 @@ class NumPyLibrary(Library):
     divide = staticmethod(np.true_divide)
     floor_divide = staticmethod(np.floor_divide)
     remainder = staticmethod(np.remainder)
-    power = staticmethod(operator.pow)
+
+    @override
+    def power(self, x: Array, y: Array) -> Array:
+        """As Python's operator, for which a constant is a number of Python's: NumPy has its own ways with these."""
+        return x ** (y.item() if isinstance(y, np.ndarray) and not y.ndim else y)
+
     equal = staticmethod(np.equal)
     less = staticmethod(np.less)
     less_equal = staticmethod(np.less_equal)
