@@ -15,9 +15,9 @@ from batchnuts.autobatch import LaneAssertionError, batch, ops
 EXECUTORS: dict[str, dict[str, Any]] = {
     "numpy": {"backend": "numpy"},
     "numpy-stackless": {"backend": "numpy", "executor": "stackless"},
-    "eager": {"mode": "eager"},
+    "eager": {"backend": "tensorflow", "mode": "eager"},
     "graph": {"mode": "graph"},
-    "xla": {"mode": "xla"},
+    "xla": {"backend": "tensorflow", "mode": "xla"},
     "eager-stackless": {"executor": "stackless"},
 }
 every_executor = pytest.mark.parametrize("executor", EXECUTORS)

@@ -19,7 +19,7 @@ from batchnuts.autobatch.language.pytree import flatten
 WAYS: tuple[dict[str, Any], ...] = (
     {"backend": "numpy"},
     {"backend": "numpy", "executor": "stackless"},
-    {"mode": "eager"},
+    {"backend": "tensorflow", "mode": "eager"},
 )
 
 

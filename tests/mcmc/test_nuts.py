@@ -233,10 +233,10 @@ EXECUTORS: dict[str, dict[str, Any]] = {
     "numpy-drain": {"backend": "numpy", "schedule": "drain"},
     "numpy-earliest": {"backend": "numpy", "schedule": "earliest"},
     "stackless-numpy": {"executor": "stackless", "backend": "numpy"},
-    "stackless-tensorflow": {"executor": "stackless"},
-    "eager": {"mode": "eager"},
+    "stackless-tensorflow": {"executor": "stackless", "backend": "tensorflow"},
+    "eager": {"backend": "tensorflow", "mode": "eager"},
     "graph": {"mode": "graph"},
-    "xla": {"mode": "xla"},
+    "xla": {"backend": "tensorflow", "mode": "xla"},
 }
 
 

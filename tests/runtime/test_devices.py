@@ -83,7 +83,7 @@ def test_chains_on_devices_of_their_own_draw_the_same(tmp_path) -> None:
     assert not Path(done.stdout.splitlines()[-1]).exists()
     own = np.load(file)
     model = batchnuts.Model.from_function(lambda x: -0.5 * tf.reduce_sum(x * x), dimension=3)
-    settings = {"chains": 12, "warmup": 20, "draws": 10, "seed": 3, "chunk_lanes": 4, "shards": 2}
+    settings = {"chains": 12, "warmup": 20, "draws": 10, "seed": 3, "chunk_lanes": 4, "expert": {"shards": 2}}
     shared = batchnuts.sample_chains(model, **settings).posterior["position"].values
     assert own.shape == (12, 10, 3)
     np.testing.assert_allclose(own, shared, rtol=1e-4, atol=1e-5)

@@ -386,7 +386,7 @@ def test_an_assertion_of_tensorflows_is_evaluated_or_its_line_is_reported(helper
         with pytest.raises(tf.errors.InvalidArgumentError):
             double.run(x, **way)
     with pytest.warns(autobatch.AssertionWarning, match="XLA compiles none") as caught:
-        assert double.run(x, mode="xla").tolist() == [4.0, 10.0]
+        assert double.run(x, backend="tensorflow", mode="xla").tolist() == [4.0, 10.0]
     lines = Path(__file__).read_text().splitlines()
     assert {w.filename for w in caught} == {__file__}
     assert {w.lineno for w in caught} == {k for k, text in enumerate(lines, 1) if text.endswith(f"# {helper.__name__}")}
