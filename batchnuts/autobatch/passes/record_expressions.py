@@ -85,7 +85,7 @@ def _in_type(value: Any, type_: TensorType) -> Any:
             raise _NotRecorded(value.static_shape)
         return LIBRARY.cast(value, type_.dtype)
     if not isinstance(value, (np.ndarray, np.generic)) and not is_python_scalar(value):
-        raise _NotRecorded(value)  # of another library, whose functions are called anew for each trace
+        raise _NotRecorded(value)  # of another library, whose functions are called again for each trace
     array = np.asarray(value)
     if array.shape != type_.shape or array.dtype.kind not in "biufc":
         raise _NotRecorded(value)

@@ -37,7 +37,7 @@ class Recording:
     inputs: list[Recorded] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
-    """Of a kernel alone: arrays, recorded or NumPy's."""
+    """What the computation gives: arrays, recorded or NumPy's; set once it has been recorded."""
 
     def input(self, dtype: Any, shape: tuple[int, ...]) -> Recorded:
         """One more input."""
