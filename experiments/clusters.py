@@ -151,7 +151,7 @@ def _settings_of(run: RunOptions, address: str | None) -> tuple[SamplerSettings,
 
 def one_run(model: Any, run: RunOptions, workers: int) -> Costs:
     """The costs of a run on threads (0), or on so many workers."""
-    from batchnuts.cluster import running_stretch
+    from batchnuts.cluster import stretch
     from batchnuts.cluster.connect import connected
     from batchnuts.mcmc.settings.cluster_settings import ClusterSettings
     from batchnuts.process.signals import StopSignals
@@ -159,7 +159,7 @@ def one_run(model: Any, run: RunOptions, workers: int) -> Costs:
     if not workers:
         return _measured(model, run, None, None)
     settings = ClusterSettings.model_validate({"class": "local", "jobs": workers})
-    with StopSignals() as stop, connected(settings, stop) as client, mock.patch.object(running_stretch, "SAVE", SAVE):
+    with StopSignals() as stop, connected(settings, stop) as client, mock.patch.object(stretch, "SAVE", SAVE):
         return _measured(model, run, client.scheduler.address, client)
 
 
@@ -191,9 +191,9 @@ def _measured(model: Any, run: RunOptions, address: str | None, client: Any) -> 
 @contextmanager
 def _counted(costs: Costs) -> Iterator[None]:
     """Within, count what comes back from tasks."""
-    from batchnuts.cluster.running_stretch import RunningStretch
+    from batchnuts.cluster.stretch import StretchOnCluster
 
-    take, add = RunningStretch.take, RunningStretch._add
+    take, add = StretchOnCluster.take, StretchOnCluster._add
 
     def counted_take(self: Any, name: Any, future: Any) -> None:
         began = time.process_time()
@@ -213,8 +213,8 @@ def _counted(costs: Costs) -> Iterator[None]:
         costs.taking -= time.process_time() - began
 
     with (
-        mock.patch.object(RunningStretch, "take", counted_take),
-        mock.patch.object(RunningStretch, "_add", counted_add),
+        mock.patch.object(StretchOnCluster, "take", counted_take),
+        mock.patch.object(StretchOnCluster, "_add", counted_add),
     ):
         yield
 
@@ -235,7 +235,7 @@ def row_of(place: int, costs: Sequence[Costs], run: RunOptions) -> str:
 def calculation(costs: Costs, run: RunOptions, plan: PlanOptions, *, draw: int) -> Iterator[str]:
     """The plan for many machines, line by line, from what one run cost. draw: bytes of one draw of a chain."""
     from batchnuts.cluster.groups import sizes_of
-    from batchnuts.cluster.running_stretch import REPORTS, SAVE, SEGMENT, STATE_RATE
+    from batchnuts.cluster.stretch import REPORTS, SAVE, SEGMENT, STATE_RATE
     from batchnuts.mcmc.storage.streamed import BLOCK_BYTES
 
     threads = plan.machines * plan.threads

@@ -140,20 +140,21 @@ def measure(task: Task) -> Iterator[str]:
     runner = make_runner(chain.program, chain.arguments(0), chain.execution, task.max_tree_depth)
     assert isinstance(runner, ChunkRunner)
 
-    def run(seed: int) -> tuple[float, Any]:
+    def run(seed: int) -> tuple[float, Any, Any]:
         arguments = chain.arguments(seed)
         began = time.perf_counter()
-        *_, (counts, _) = runner.run(arguments, task.transitions)
-        return time.perf_counter() - began, counts
+        running = runner.run(arguments, task.transitions)
+        *_, (counts, _) = running
+        return time.perf_counter() - began, counts, running
 
     run(0)
-    untraced, counts = min((run(1) for _ in range(3)), key=lambda pair: pair[0])
+    untraced, counts, running = min((run(1) for _ in range(3)), key=lambda pair: pair[0])
     with tempfile.TemporaryDirectory() as folder:
         tf.profiler.experimental.start(folder)
         run(1)
         tf.profiler.experimental.stop()
         trace = traced(Path(folder))
-    (chunk,) = runner.chunks.values()
+    (chunk,) = running.chunks.values()
     machine, state = runner.machine.machine, chunk.state
     assert isinstance(machine, virtual_machine.VirtualMachine)
     compiled_kernels = kernels(machine.compiled_text(state), machine.schedule.order)

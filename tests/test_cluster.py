@@ -29,7 +29,7 @@ from distributed.diagnostics.plugin import UploadFile
 from url_files import bucket_in
 
 from batchnuts.cli.resume import TYPES
-from batchnuts.cluster import running_stretch
+from batchnuts.cluster import stretch
 from batchnuts.cluster.connect import connected
 from batchnuts.cluster.direct import DirectZarrRun
 from batchnuts.cluster.errors import ClusterError
@@ -84,8 +84,8 @@ def test_a_worker_that_is_killed_costs_no_draw(
     workers: Workers, on_threads: Draws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And none is there twice: half of the groups go on from their last state on the other worker."""
-    monkeypatch.setattr(running_stretch, "SEGMENT", 0.02)
-    monkeypatch.setattr(running_stretch, "SAVE", 0.05)
+    monkeypatch.setattr(stretch, "SEGMENT", 0.02)
+    monkeypatch.setattr(stretch, "SAVE", 0.05)
     killed = []
 
     def kill_once(progress: Progress) -> None:
@@ -103,10 +103,10 @@ def test_a_worker_that_is_killed_costs_no_draw(
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many short tasks, and states that come back often."""
-    monkeypatch.setattr(running_stretch, "SEGMENT", 0.001)
-    monkeypatch.setattr(running_stretch, "REPORTS", 500)  # which bounds how short they are, too
-    monkeypatch.setattr(running_stretch, "SAVE", 0.01)
-    monkeypatch.setattr(running_stretch, "LOOKS", 0.0)
+    monkeypatch.setattr(stretch, "SEGMENT", 0.001)
+    monkeypatch.setattr(stretch, "REPORTS", 500)  # which bounds how short they are, too
+    monkeypatch.setattr(stretch, "SAVE", 0.01)
+    monkeypatch.setattr(stretch, "LOOKS", 0.0)
     monkeypatch.setattr(chunk, "MIN_SWEEPS", 4)
 
 
@@ -125,7 +125,7 @@ def test_a_report_that_never_comes_costs_no_draw(
     save: float, on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs
 ) -> None:
     """Though the worker that gets the chains back has them as they were after it. save: seconds between states."""
-    monkeypatch.setattr(running_stretch, "SAVE", save)
+    monkeypatch.setattr(stretch, "SAVE", save)
     client, unheard = Client(), []
     del client.threads[WORKERS[1]]
 
@@ -176,7 +176,7 @@ def test_a_task_that_hangs_is_given_to_another_worker(
     on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs
 ) -> None:
     client, hanging = Client(), []
-    monkeypatch.setattr(running_stretch, "STALLED", (0.05, 0.0))
+    monkeypatch.setattr(stretch, "STALLED", (0.05, 0.0))
 
     def hangs(order: SegmentTask) -> str | None:
         if order.group == 1 and order.segment == 0:
@@ -195,7 +195,7 @@ def test_groups_of_a_worker_that_hangs_move(
 ) -> None:
     """All of them: those too that wait for its threads."""
     client, hung = Client(), []
-    monkeypatch.setattr(running_stretch, "STALLED", (0.05, 0.0))
+    monkeypatch.setattr(stretch, "STALLED", (0.05, 0.0))
 
     def hangs(order: SegmentTask) -> str | None:
         if client.current == WORKERS[0] and order.stretch.phase == "sampling" and (hung or order.segment == 1):
@@ -215,7 +215,7 @@ def test_results_that_are_lost_with_their_worker(
 ) -> None:
     """A task has ended, and its worker is gone before its result has come: Dask waits for that worker."""
     client, lost = Client(), []
-    monkeypatch.setattr(running_stretch, "STALLED", (1e9, 0.0))
+    monkeypatch.setattr(stretch, "STALLED", (1e9, 0.0))
 
     def never() -> str | None:
         if client.current == WORKERS[0] and not lost:
@@ -239,7 +239,7 @@ def test_paused_workers_get_no_tasks(
 ) -> None:
     """Dask pauses those that are short of memory, and keeps tasks that are meant for them."""
     client, given = Client(), []
-    monkeypatch.setattr(running_stretch, "DEATHS", 1)
+    monkeypatch.setattr(stretch, "DEATHS", 1)
     if phase == "compile":
         client.states[WORKERS[0]] = "paused"
 
@@ -260,7 +260,7 @@ def test_tasks_of_workers_that_are_all_gone_are_given_to_those_that_come(
 ) -> None:
     """Dask does not. Chains end the run if all workers die of them again and again."""
     client = Client()
-    monkeypatch.setattr(running_stretch, "STALLED", (1e9, 0.0))
+    monkeypatch.setattr(stretch, "STALLED", (1e9, 0.0))
 
     def die() -> str:
         client.came += len(WORKERS)
@@ -387,9 +387,9 @@ def test_two_workers_draw_what_threads_draw(workers: Workers, on_threads: Draws)
 @pytest.mark.parametrize(("number", "draws"), [(6, 6_000), pytest.param(20, 20_000, marks=pytest.mark.release)])
 def test_kills_at_random(workers: Workers, monkeypatch: pytest.MonkeyPatch, number: int, draws: int) -> None:
     """In all phases, of either worker or both; no draw is lost or there twice."""
-    monkeypatch.setattr(running_stretch, "SEGMENT", 0.05)
-    monkeypatch.setattr(running_stretch, "SAVE", 0.2)
-    monkeypatch.setattr(running_stretch, "STALLED", (1e9, 0.0))
+    monkeypatch.setattr(stretch, "SEGMENT", 0.05)
+    monkeypatch.setattr(stretch, "SAVE", 0.2)
+    monkeypatch.setattr(stretch, "STALLED", (1e9, 0.0))
     in_time = within(200.0)
     rng = np.random.default_rng(5)
     kills = 0

@@ -15,7 +15,7 @@ from cluster_in_process import IN_PROCESS, MODEL, WORKERS, Client, in_process, o
 from mcmc_models import gaussian
 
 from batchnuts.cli.config import ConfigError, config_of, named_again
-from batchnuts.cluster import connect, machines, runner, running_stretch, session, tasks
+from batchnuts.cluster import connect, machines, runner, session, stretch, tasks
 from batchnuts.cluster.errors import ClusterError
 from batchnuts.cluster.messages import StorePlan
 from batchnuts.cluster.open_store import require_same_place
@@ -210,7 +210,7 @@ def test_workers_that_are_gone_for_long_end_the_run(
 ) -> None:
     client = Client()
     monkeypatch.setattr(tasks, "WITHOUT_WORKERS", 0.1)
-    monkeypatch.setattr(running_stretch, "LOOKS", 0.0)
+    monkeypatch.setattr(stretch, "LOOKS", 0.0)
 
     def leave(progress: Progress) -> None:
         if progress.phase == "sampling":

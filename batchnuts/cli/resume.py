@@ -16,9 +16,10 @@ from batchnuts.files.url import OutputLocation, Url, folder_of, location_of
 from batchnuts.mcmc.checkpoint.keeper import NAME, Keeper, read_saved_run
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
 from batchnuts.mcmc.execution.attempt import MergePosition
+from batchnuts.mcmc.execution.call_runner import SavedCalls
 from batchnuts.mcmc.execution.chain_states import ChainStates, InDraws
 from batchnuts.mcmc.execution.metric_draws import DrawsWithGradients
-from batchnuts.mcmc.execution.runner import Counts, SavedCalls
+from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.execution.saved_stretch import SavedChunk, SavedStretch
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.cluster.groups import ChainGroup
-from batchnuts.cluster.messages import Report, SavedGroup, StorePlan
+from batchnuts.cluster.messages import SavedGroup, SegmentReport, StorePlan
 from batchnuts.cluster.region import assembled, make_token
 from batchnuts.files.sealed_file import CheckpointError, read_arrays, write_arrays
 from batchnuts.mcmc.kernel.chain_program import Record
@@ -70,7 +70,7 @@ class DirectStorage(Storage):
         """[groups]: draws of each that are in the store."""
         self.visible = 0
 
-    def take(self, group: ChainGroup, report: Report) -> None:
+    def take(self, group: ChainGroup, report: SegmentReport) -> None:
         """Note what the report of a segment says of the store."""
         chains = slice(group.first, group.first + group.chains)
         self.written[group.number] = max(self.written[group.number], report.written)

@@ -164,7 +164,7 @@ class SavedGroup:
 
 
 @dataclass(frozen=True, eq=False)
-class Report:
+class SegmentReport:
     """What a segment gave."""
 
     order: tuple[int, int, int]

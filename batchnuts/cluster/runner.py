@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,8 @@ from batchnuts.cluster.groups import lanes_of, sizes_of
 from batchnuts.cluster.machines import pickled, require_alike, versions_of
 from batchnuts.cluster.messages import Plan, ProgramSpec, SavedChains, Stretch
 from batchnuts.cluster.plugins import PlanPlugin, ProgramPlugin
-from batchnuts.cluster.running_stretch import RunningStretch
 from batchnuts.cluster.segment import evaluated, prepare, searched
+from batchnuts.cluster.stretch import StretchOnCluster
 from batchnuts.cluster.tasks import Tasks, error_of
 from batchnuts.files.sealed_file import CheckpointError
 from batchnuts.mcmc.execution.attempt import part
@@ -28,13 +28,13 @@ from batchnuts.mcmc.execution.chunk_plan import Chunking, maximum_width
 from batchnuts.mcmc.execution.in_parts import width_for
 from batchnuts.mcmc.execution.lane_program import lane_program
 from batchnuts.mcmc.execution.model_description import described
-from batchnuts.mcmc.execution.runner import Counts, Interrupted, Runner
-from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction, joined
-from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record
+from batchnuts.mcmc.execution.runner import Runner
+from batchnuts.mcmc.execution.window_reduction import Reduction
+from batchnuts.mcmc.kernel.chain_program import ChainInputs
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
 from batchnuts.mcmc.run.chain_execution import ChainExecution, ExecutedRun, chain_program
 from batchnuts.mcmc.run.run import Run
-from batchnuts.mcmc.storage.contract import MakeStorage, Storage
+from batchnuts.mcmc.storage.contract import MakeStorage
 from batchnuts.mcmc.storage.draws import Arrangement
 from batchnuts.mcmc.storage.memory import MemoryStorage
 
@@ -134,7 +134,7 @@ class ClusterRunner(Runner):
         self.threads = sum(workers_of(cluster.client).values())
         self.metric: MetricParameters | None = None
         self.stretches = 0
-        self.running: RunningStretch | None = None
+        self.running: StretchOnCluster | None = None
 
     @property
     @override
@@ -181,81 +181,32 @@ class ClusterRunner(Runner):
         make_storage: MakeStorage = MemoryStorage,
         resumed: SavedChains | None = None,
         reduction: Reduction | None = None,
-    ) -> Iterator[tuple[Counts, ChainResult | None]]:
+        wanted: int = 0,
+    ) -> StretchOnCluster:
         if resumed is not None and not isinstance(resumed, SavedChains):
             raise CheckpointError(
                 "The checkpoint is of a run on threads of one process: go on with it as it was, without "
                 "execution.cluster."
             )
         self.wait_until_compiled()
-        self.forget()
+        if self.running is not None:
+            self.running.drop()
         self.stretches += 1
         phase = "sampling" if reduction is None else "warmup"
         sends = not isinstance(make_storage, DirectZarrRun) or self.run_of.checks is not None
         stretch = Stretch(self.stretches, transitions, leave, phase, reduction, sends)
         self.threads = max(1, sum(self.cluster.tasks.workers().values()))
         sizes = sizes_of(self.chains, self.lanes, self.threads) if resumed is None else resumed.sizes
-        running = self.running = RunningStretch(
+        self.running = StretchOnCluster(
             self.run_of,
             self.cluster.tasks,
             self.cluster.name,
             stretch,
             sizes,
+            self.lanes,
             inputs,
             self.run_of.metric_now(),
             make_storage,
             resumed,
         )
-        return running.reports()
-
-    @override
-    def reduced(self) -> ReducedWindow | None:
-        assert self.running is not None
-        parts = [part for part in self.running.reduced if part is not None]
-        return joined(parts) if parts else None
-
-    @override
-    def pause(self) -> None:
-        """Do nothing: states that are saved are consistent in themselves, whatever goes on."""
-
-    @override
-    def proceed(self) -> None:
-        """Do nothing: nothing was paused."""
-
-    @override
-    def saved(self) -> SavedChains | None:
-        return None if self.running is None else self.running.saved(self.lanes, self.run_of.rows)
-
-    @property
-    @override
-    def storage(self) -> Storage | None:
-        return None if self.running is None else self.running.storage
-
-    @override
-    def watch(self, transitions: int) -> None:
-        """Do nothing: all records come with each report."""
-
-    @override
-    def recorded(self, transitions: int) -> Record | None:
-        running = self.running
-        if running is None or running.storage is None or running.recorded.min() < transitions:
-            return None
-        return running.storage.first(transitions)
-
-    @override
-    def interrupted(self) -> Interrupted | None:
-        if self.running is None:
-            return None
-        running = self.running
-        if not running.broken:
-            running.drain()
-        if running.storage is None:
-            return None
-        result = running.result._replace(done=running.saveable())
-        return Interrupted(result, np.ones(self.chains, bool))
-
-    @override
-    def forget(self) -> None:
-        if self.running is not None:
-            self.running.drop()
-        self.running = None
+        return self.running

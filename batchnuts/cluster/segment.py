@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import StackOverflowError
 from batchnuts.cluster.errors import ClusterError, DiffersError, Failure
-from batchnuts.cluster.messages import Report, SavedGroup, SegmentTask
+from batchnuts.cluster.messages import SavedGroup, SegmentReport, SegmentTask
 from batchnuts.cluster.recent import RecentStorage, WindowStorage
 from batchnuts.cluster.region import RegionStorage
 from batchnuts.cluster.session import Session, session_of
@@ -58,10 +58,10 @@ def searched(
     return _in_session(run, work, "the search for a first step size")
 
 
-def advance(order: SegmentTask) -> Report | Failure:
+def advance(order: SegmentTask) -> SegmentReport | Failure:
     """Run a group of chains for some seconds, from where the last segment ended."""
 
-    def work(session: Session) -> Report:
+    def work(session: Session) -> SegmentReport:
         session.compile()
         began = time.perf_counter()
         with session.changed:
@@ -69,7 +69,7 @@ def advance(order: SegmentTask) -> Report | Failure:
         if order.start is not None:  # what this worker has may be ahead, of reports that nobody has
             live = WorkerGroup.begin(session, order)
         elif live is None or live.place != (order.stretch.number, order.segment):
-            return Report(_name(order), session.address, lost=True)
+            return SegmentReport(_name(order), session.address, lost=True)
         assert isinstance(live, WorkerGroup), "nothing else is kept there"
         with session.on_shard() as shard:
             live.run(shard, began + order.seconds)
@@ -159,7 +159,7 @@ class WorkerGroup:
         while not attempt.finished and time.perf_counter() < until and attempt.work(shard):
             pass
 
-    def report(self, session: Session, order: SegmentTask, began: float) -> Report:
+    def report(self, session: Session, order: SegmentTask, began: float) -> SegmentReport:
         """The report of a segment; order: its task."""
         attempt, host_state = self.attempt, self.attempt.host_state
         saved = None
@@ -176,7 +176,7 @@ class WorkerGroup:
         reduced = None
         if attempt.finished and order.stretch.reduction is not None:
             reduced = reduce_window(host_state.result, self.before, order.stretch.reduction, session.evaluated)
-        return Report(
+        return SegmentReport(
             _name(order),
             session.address,
             seconds=time.perf_counter() - began,

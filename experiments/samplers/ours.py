@@ -16,7 +16,7 @@ from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepare
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows, own_threads
 from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.execution.evaluation import make_evaluate
-from batchnuts.mcmc.kernel.chain_program import ChainInputs, make_chain
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, make_chain
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.kernel.step_size import DualAveragingAdaptation, start_adaptation
@@ -89,7 +89,7 @@ def prepare(task: Task, problem: Problem) -> Prepared:
 
     def run(arguments: ChainInputs) -> Outcome:
         *_, (counts, result) = runner.run(arguments, task.transitions)
-        assert result is not None
+        assert isinstance(result, ChainResult)
         leapfrogs = np.asarray(result.records.n_steps)[:, : task.transitions]
         if counts.useful_gradients != leapfrogs.sum():
             raise AssertionError(

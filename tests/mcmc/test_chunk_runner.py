@@ -187,7 +187,8 @@ def test_chunks_that_are_half_done_merge(
 ) -> None:
     """No draw changes, none is lost, and the sweeps of few chains are shared: three chunks come to be one."""
     merged = make(program, chunk_lanes=2, expert={"shards": shards})
-    counts, result = list(merged.run(uneven_inputs(), CAPACITY))[-1]
+    running = merged.run(uneven_inputs(), CAPACITY)
+    *_, (counts, result) = running
     assert result is not None
     np.testing.assert_array_equal(result.done, UNEVEN)
     for chain, done in enumerate(UNEVEN):
@@ -197,8 +198,8 @@ def test_chunks_that_are_half_done_merge(
         np.testing.assert_array_equal(result.position[chain], whole.records.position[chain, done - 1])
     assert counts.useful_gradients == result.records.n_steps.sum()
     assert counts.transitions == UNEVEN.sum()
-    assert list(merged.chunks) == [MergePosition(2, 0)]
-    (last,) = merged.chunks.values()
+    assert list(running.chunks) == [MergePosition(2, 0)]
+    (last,) = running.chunks.values()
     assert set(last.occupied()[1]) <= {1, 4}  # in one chunk at the end, which they did not begin in
     monkeypatch.setattr(Bracket, "leave_at", lambda *_: 0)
     apart = list(merged.run(uneven_inputs(), CAPACITY))[-1][0]
@@ -285,8 +286,9 @@ def test_lanes_with_full_buffers_do_not_wait_for_the_others() -> None:
     sweeps = []
     for rows in (CAPACITY, 2):
         made = make(make_program(rows), chunk_lanes=LANES, expert={"shards": 2, "schedule": "sweep"})
-        list(made.run(inputs(CAPACITY), CAPACITY))
-        (last,) = made.chunks.values()
+        running = made.run(inputs(CAPACITY), CAPACITY)
+        list(running)
+        (last,) = running.chunks.values()
         sweeps.append(int(last.state["sweeps"]))
     assert sweeps[0] <= sweeps[1] <= 1.15 * sweeps[0]
 
@@ -294,10 +296,11 @@ def test_lanes_with_full_buffers_do_not_wait_for_the_others() -> None:
 def test_what_a_run_interrupted_between_full_buffers_leaves(whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slice_for(1e-6, monkeypatch)
     made = make(make_program(4), chunk_lanes=3)
-    for counts, _ in made.run(inputs(CAPACITY), CAPACITY):
+    running = made.run(inputs(CAPACITY), CAPACITY)
+    for counts, _ in running:
         if counts.transitions >= 7 * LANES:
             break
-    left = made.interrupted()
+    left = running.close()
     assert left is not None
     assert counts.transitions <= left.result.done.sum() <= LANES * CAPACITY
     assert left.result.done.max() > 4, "more than a buffer holds"
@@ -327,26 +330,27 @@ def test_what_an_interrupted_run_leaves(program: Any, whole: Any, monkeypatch: p
     """Chunks take turns, so all have come about as far; the threads end; the next run knows nothing of it."""
     slice_for(1e-6, monkeypatch)
     made = make(program)
-    assert made.interrupted() is None
-    for counts, _ in made.run(inputs(CAPACITY), CAPACITY):
+    running = made.run(inputs(CAPACITY), CAPACITY)
+    assert running.close() is None
+    for counts, _ in running:
         if counts.transitions >= 3 * LANES:
             break
-    left = made.interrupted()
+    left = running.close()
     assert left is not None
     assert not made.workers.started
     assert counts.transitions <= left.result.done.sum() <= LANES * CAPACITY
     assert left.result.done.shape == (LANES,)
     for lane, done in enumerate(left.result.done):
         np.testing.assert_array_equal(left.result.records.position[lane, :done], whole.records.position[lane, :done])
-    made.run(inputs(CAPACITY), CAPACITY)
-    assert made.interrupted() is None
+    assert made.run(inputs(CAPACITY), CAPACITY).close() is None
 
 
 def test_interrupted_before_the_first_slice_ends(program: Any) -> None:
     """A chunk whose turn has not come yet has made no transition, and its buffers are there."""
     made = make(program, chunk_lanes=1, expert={"shards": 1})
-    next(made.run(inputs(CAPACITY), CAPACITY))
-    left = made.interrupted()
+    running = made.run(inputs(CAPACITY), CAPACITY)
+    next(iter(running))
+    left = running.close()
     assert left is not None
     assert left.result.records.position.shape == (LANES, CAPACITY, 2)
 
@@ -357,16 +361,18 @@ def test_it_reports_which_chains_had_their_turn(program: Any, monkeypatch: pytes
     made = make(program, chunk_lanes=2, expert={"shards": 1})
     as_written = Chunk.slice
 
+    running = made.run(inputs(CAPACITY), CAPACITY)
+
     def one(self: Chunk, *arguments: Any) -> bool:
-        assert made.attempt is not None
-        made.attempt.stopping.set()
+        assert running.attempt is not None
+        running.attempt.stopping.set()
         return as_written(self, *arguments)
 
     monkeypatch.setattr(Chunk, "slice", one)
-    reports = made.run(inputs(CAPACITY), CAPACITY)
-    while made.attempt is None or not made.attempt.stopping.is_set():  # on a busy machine, a report comes before it
+    reports = iter(running)
+    while running.attempt is None or not running.attempt.stopping.is_set():  # a report may come before it
         next(reports)
-    left = made.interrupted()
+    left = running.close()
     assert left is not None
     np.testing.assert_array_equal(left.begun, [True, True, False, False, False])
     assert (left.result.done[2:] == 0).all()
@@ -393,7 +399,7 @@ from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
 rows = 10_000
 runner = make_runner(make_program(rows), inputs(rows), ExecutionSettings(backend="numpy"), 8)
-under_way = runner.run(inputs(rows), rows)
+under_way = iter(runner.run(inputs(rows), rows))
 next(under_way)
 print("leaving")
 """

@@ -11,7 +11,7 @@ import pytest
 from chain_runs import CAPACITY, LANES, assert_same, drive, inputs, make_program, slice_for
 
 from batchnuts.autobatch import StackOverflowError
-from batchnuts.mcmc.execution import runner
+from batchnuts.mcmc.execution import call_runner
 from batchnuts.mcmc.execution.chunk_runner import ChunkRunner, make_runner
 from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.kernel.chain_program import ChainResult
@@ -52,7 +52,7 @@ def test_both_runners_give_the_same(driven: Callable[..., Any], whole: ChainResu
 def test_the_length_of_a_stretch_does_not_matter(
     program: Any, whole: ChainResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "STRETCH", 7)
+    monkeypatch.setattr(call_runner, "TRANSITIONS_PER_CALL", 7)
     _, seen = drive(program, executor="stackless")
     assert [counts.transitions for counts, _ in seen] == [7 * LANES, CAPACITY * LANES]
     assert_same(seen[-1][1], whole)
@@ -122,19 +122,19 @@ def test_what_an_interrupted_stretch_leaves(
     program: Any, whole: ChainResult, executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slice_for(1e-6, monkeypatch)
-    monkeypatch.setattr(runner, "STRETCH", 2)
+    monkeypatch.setattr(call_runner, "TRANSITIONS_PER_CALL", 2)
     made = make_runner(program, inputs(0), ExecutionSettings(backend="numpy", expert={"executor": executor}), 8)
-    assert made.interrupted() is None
-    for counts, _ in made.run(inputs(CAPACITY), CAPACITY):
+    running = made.run(inputs(CAPACITY), CAPACITY)
+    assert running.close() is None
+    for counts, _ in running:
         if counts.transitions >= 3 * LANES:
             break
-    left = made.interrupted()
+    left = running.close()
     assert left is not None
     assert counts.transitions <= left.result.done.sum() < LANES * CAPACITY
     for lane, done in enumerate(left.result.done):
         np.testing.assert_array_equal(left.result.records.position[lane, :done], whole.records.position[lane, :done])
-    made.run(inputs(CAPACITY), CAPACITY)
-    assert made.interrupted() is None, "an earlier stretch is no part of the next"
+    assert made.run(inputs(CAPACITY), CAPACITY).close() is None, "an earlier stretch is no part of the next"
 
 
 @pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
@@ -143,20 +143,19 @@ def test_records_are_there_as_soon_as_all_chains_have_made_them(
 ) -> None:
     """Those that are asked for, one number after another, while chains run on; the rest of the run is as it was."""
     slice_for(1e-6, monkeypatch)
-    monkeypatch.setattr(runner, "STRETCH", 2)
+    monkeypatch.setattr(call_runner, "TRANSITIONS_PER_CALL", 2)
     execution = ExecutionSettings(backend="numpy", expert={"executor": executor, "shards": 2}, chunk_lanes=2)
     made = make_runner(program, inputs(0), execution, 8)
     points = [1, 2, 5, CAPACITY]
-    made.watch(points[0])
+    running = made.run(inputs(CAPACITY), CAPACITY, wanted=points[0])
     seen, left = [], points.copy()
-    for counts, so_far in made.run(inputs(CAPACITY), CAPACITY):
+    for counts, so_far in running:
         result = so_far
         assert counts.complete <= counts.transitions / LANES
-        while left and (records := made.recorded(left[0])) is not None:
+        while left and (records := running.records(left[0])) is not None:
             seen.append(left.pop(0))
             for name, array in records._asdict().items():
                 np.testing.assert_array_equal(array, getattr(whole.records, name)[:, : seen[-1]], err_msg=name)
-            made.watch(left[0] if left else 0)
     assert seen == points
     assert counts.complete == CAPACITY
     assert_same(result, whole)
@@ -168,14 +167,14 @@ def test_what_is_watched_is_brought_while_the_chunk_waits_for_its_turn(
     """A chunk that is ahead of the others is not served; its records are fetched all the same."""
     slice_for(1e-6, monkeypatch)
     made = make_runner(program, inputs(0), ExecutionSettings(backend="numpy", chunk_lanes=3, expert={"shards": 1}), 8)
-    made.watch(1)
-    for counts, _ in made.run(inputs(CAPACITY), CAPACITY):
+    running = made.run(inputs(CAPACITY), CAPACITY, wanted=1)
+    for counts, _ in running:
         transitions = counts.transitions
-        if made.recorded(1) is not None:
+        if running.records(1) is not None:
             break
     assert transitions < LANES * CAPACITY
-    assert made.attempt.host_state.recorded.min() >= 1
-    left = made.interrupted()
+    assert running.attempt.host_state.recorded.min() >= 1
+    left = running.close()
     for lane, done in enumerate(left.result.done):
         np.testing.assert_array_equal(left.result.records.position[lane, :done], whole.records.position[lane, :done])
 
@@ -186,10 +185,10 @@ def test_a_chunk_with_few_chains_does_not_wait_while_records_are_watched(
     """One chain of four lanes would wait for its partner at once, and all interim analyses for it."""
     slice_for(1e-6, monkeypatch)
     made = make_runner(program, inputs(0), ExecutionSettings(backend="numpy", chunk_lanes=4, expert={"shards": 1}), 8)
-    made.watch(2)
-    for counts, _ in made.run(inputs(CAPACITY), CAPACITY):
+    running = made.run(inputs(CAPACITY), CAPACITY, wanted=2)
+    for counts, _ in running:
         transitions = counts.transitions
-        if made.recorded(2) is not None:
+        if running.records(2) is not None:
             break
-    made.interrupted()
+    running.close()
     assert transitions < 40, "the other four chains would have made 12 each"

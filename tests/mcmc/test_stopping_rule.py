@@ -302,17 +302,15 @@ def test_unknown_parameters_are_refused(asked: list[str], message: str) -> None:
 
 
 class Chains:
-    """A runner whose chains have come so far; it notes what is asked of it."""
+    """A stretch whose chains have come so far; it notes what is asked of it."""
 
     def __init__(self, positions: np.ndarray) -> None:
         self.positions = positions
         self.done = 0
         self.wanted: list[int] = []
 
-    def watch(self, transitions: int) -> None:
+    def records(self, transitions: int) -> Record | None:
         self.wanted.append(transitions)
-
-    def recorded(self, transitions: int) -> Record | None:
         if self.done < transitions:
             return None
         zero = empty_records(transitions, 4, "float64")
@@ -322,26 +320,25 @@ class Chains:
 
 def looked(steps: list[int], until: dict[str, Any], max_draws: int = 100, spent: float = 0.0) -> tuple[Any, Chains]:
     """What came of looking when all chains had made so many draws, one after another."""
-    runner = Chains(draws(max_draws))
+    running = Chains(draws(max_draws))
     checks = InterimAnalyses(rule(**until), PARAMETERS, max_draws)
     for done in steps:
-        runner.done = done
-        if checks.look(runner, Counts(complete=done), spent):  # type: ignore[arg-type]
+        running.done = done
+        if checks.look(running, Counts(complete=done), spent):  # type: ignore[arg-type]
             break
-    return checks.ended, runner
+    return checks.ended, running
 
 
 @pytest.mark.parametrize("steps", [[100], [7, 100], list(range(101)), [30, 31, 32, 99, 100]], ids=len)
 @pytest.mark.parametrize("until", [{"ess_bulk": 18.0}, {"rhat": 1.9}, {"gradients": 640.0}], ids=str)
 def test_how_far_chains_are_when_they_are_looked_at_changes_nothing(steps: list[int], until: dict[str, float]) -> None:
     ended, _ = looked(steps, until)
-    expected, runner = looked(list(range(101)), until)
+    expected, running = looked(list(range(101)), until)
     assert ended == expected
     assert isinstance(ended, Ended)
     assert 4 <= ended.draws < 100
-    assert runner.wanted[-1] == 0
     points = rule(**until).interim_analyses(100)
-    assert set(runner.wanted[:-1]) == {point for point in points if point <= ended.draws}
+    assert set(running.wanted) == {point for point in points if point <= ended.draws}
 
 
 def test_the_limit_on_seconds() -> None:
@@ -365,9 +362,9 @@ def test_at_the_maximum_of_draws_it_is_said_what_is_missing() -> None:
 
 def test_the_time_left_is_that_of_the_furthest_condition_or_of_a_limit() -> None:
     def left(done: int, **until: float) -> float | None:
-        runner, checks = Chains(draws(100)), InterimAnalyses(rule(**until), PARAMETERS, 100)
-        runner.done = done
-        checks.look(runner, Counts(complete=done), 5.0)  # type: ignore[arg-type]
+        running, checks = Chains(draws(100)), InterimAnalyses(rule(**until), PARAMETERS, 100)
+        running.done = done
+        checks.look(running, Counts(complete=done), 5.0)  # type: ignore[arg-type]
         assert [one.name for one in checks.conditions] == [name for name in until if name in ("ess_bulk", "rhat")]
         return checks.remaining(float, 5.0, 1000)
 

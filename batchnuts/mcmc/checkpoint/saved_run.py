@@ -42,7 +42,7 @@ class SavedRun:
     elapsed: float
     """Seconds since the stretch began."""
     stretch: Any
-    """The stretch, as `Runner.saved` gives it; None where it had not begun."""
+    """The stretch, as `RunningStretch.save` gives it; None where it had not begun."""
     parts: tuple[str, ...]
     """Files with the stretch's records (storage/logged.py), in order."""
     interim_analyses: Any

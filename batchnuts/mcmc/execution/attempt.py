@@ -19,9 +19,9 @@ from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.chunk import NO_CHAIN, Chunk, HostState, merge
 from batchnuts.mcmc.execution.chunk_plan import Chunking
-from batchnuts.mcmc.execution.runner import Counts, Interrupted
+from batchnuts.mcmc.execution.runner import Counts, Interrupted, Report
 from batchnuts.mcmc.execution.workers import Workers
-from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, counted
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, counted
 from batchnuts.mcmc.storage.contract import MakeStorage
 from batchnuts.mcmc.storage.memory import MemoryStorage
 
@@ -75,8 +75,8 @@ class Attempt:
     """The state of one stretch; it is dropped for another attempt if stacks overflow.
 
     chunks: as they begin (`first_chunks`), or were saved. chains: how many in all. transitions, leave, make_storage:
-    see Runner.run. wanted: see Runner.watch; if positive, no chunk waits for its partner while it has chains that
-    others may have to wait for.
+    see Runner.run. wanted: see RunningStretch.records; if positive, no chunk waits for its partner while it has
+    chains that others may have to wait for.
     """
 
     def __init__(
@@ -113,14 +113,17 @@ class Attempt:
         """Guards the above; notified when the attempt is over."""
         self.stopping = threading.Event()
         """If set, every thread ends after its current slice."""
+        self.working = False
+        """Whether threads were started, and not stopped since."""
 
-    def reports(self, workers: Workers) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """Start the workers, and report their progress a few times a second; see Runner.run.
+    def reports(self, workers: Workers) -> Iterator[Report]:
+        """Start the workers, and report their progress a few times a second.
 
-        They continue when this generator is left early, until `stopping` is set.
+        They continue when this generator is left early, until `pause`; with the next report they start again.
         """
-        self.start_threads(workers)
         while True:
+            if not self.working:
+                self._start_threads(workers)
             with self.lock:
                 if not self.failures and not self.finished:
                     self.lock.wait(self.host_state.slice_seconds())
@@ -133,11 +136,18 @@ class Attempt:
             if over:
                 return
 
-    def start_threads(self, workers: Workers) -> None:
+    def _start_threads(self, workers: Workers) -> None:
         """Let each work on one chunk after another."""
         self.stopping.clear()
+        self.working = True
         for shard in range(self.chunking.shards):
             workers.start(partial(self.serve, shard))
+
+    def pause(self, workers: Workers) -> None:
+        """Let the workers finish their current slices, and wait for them."""
+        self.stopping.set()
+        workers.wait()
+        self.working = False
 
     def serve(self, shard: int) -> None:
         """Run slices of one chunk after another in one thread, until none is waiting."""
@@ -241,7 +251,7 @@ class Attempt:
                 begun[chunk.occupied()[1]] = True
         # chains that have halted leave a chunk when it merges
         begun[self.host_state.ends.done > 0] = True
-        return Interrupted(self.host_state.result, begun)
+        return Interrupted(self.host_state.ends, begun, self.host_state.storage)
 
 
 def first_chunks(machine: ChainMachine, chunking: Chunking, inputs: ChainInputs) -> dict[MergePosition, Chunk]:

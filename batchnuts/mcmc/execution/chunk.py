@@ -43,7 +43,7 @@ NOTHING = Counts()
 class HostState:
     """The state of all chains on the host: arrays [chains, ...], and their records.
 
-    like: a ChainResult of a machine's lanes, which gives dtypes and shapes. wanted: see `Runner.watch`.
+    like: a ChainResult of a machine's lanes, which gives dtypes and shapes. wanted: see `RunningStretch.records`.
     """
 
     def __init__(self, like: ChainResult, chains: int, storage: Storage, wanted: int = 0) -> None:

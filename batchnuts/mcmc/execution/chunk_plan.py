@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from batchnuts.autobatch.machine import LaneProgram, engine_infos, processors, use_own_threads
-from batchnuts.mcmc.execution.runner import STRETCH
+from batchnuts.mcmc.execution.call_runner import TRANSITIONS_PER_CALL
 from batchnuts.mcmc.kernel.sample_statistics import draw_bytes
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
@@ -92,7 +92,7 @@ def buffer_rows(
     are recorded too.
     """
     if execution.expert.executor != "virtual_machine":
-        return min(STRETCH, transitions)
+        return min(TRANSITIONS_PER_CALL, transitions)
     size = draw_bytes(dimension, dtype, divergences)
     lanes = min(chains, execution.chunk_lanes or (MAX_WIDTH if is_compiled(execution) else chains))
     most = MAX_ROWS if is_compiled(execution) else transitions

@@ -18,17 +18,18 @@ from typing_extensions import override
 from batchnuts.autobatch import BatchedFunction, StackOverflowError
 from batchnuts.autobatch.machine import LaneProgram, processors
 from batchnuts.mcmc.execution.attempt import Attempt, MergePosition, first_chunks, part
+from batchnuts.mcmc.execution.call_runner import CallRunner
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.chunk import Chunk
 from batchnuts.mcmc.execution.chunk_plan import Chunking, chains_alone, divide, is_compiled, maximum_width
 from batchnuts.mcmc.execution.lane_program import lane_program
-from batchnuts.mcmc.execution.runner import Counts, Interrupted, Runner, StretchRunner
+from batchnuts.mcmc.execution.runner import Interrupted, Report, Runner, RunningStretch, SavedState
 from batchnuts.mcmc.execution.saved_stretch import SavedStretch, restored_attempt, saved_attempt
-from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction
+from batchnuts.mcmc.execution.window_reduction import Reduction
 from batchnuts.mcmc.execution.workers import Workers
-from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, Record
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
-from batchnuts.mcmc.storage.contract import MakeStorage, Storage
+from batchnuts.mcmc.storage.contract import MakeStorage
 from batchnuts.mcmc.storage.draws import Arrangement
 from batchnuts.mcmc.storage.memory import MemoryStorage
 
@@ -45,7 +46,7 @@ def make_runner(
     lanes: chains of a chunk, where a run goes on that had so many; else they are chosen.
     """
     if execution.expert.executor != "virtual_machine":
-        return StretchRunner(program, example, execution)
+        return CallRunner(program, example, execution)
     chains = len(example.key)
     compiled = lane_program(program, example, execution)
     max_width, alone = (maximum_width(compiled), chains_alone(compiled)) if is_compiled(execution) else (chains, 1)
@@ -56,7 +57,7 @@ def make_runner(
 
 
 class ChunkRunner(Runner):
-    """Runs chunks of chains on threads: a machine and persistent workers, and one attempt after another."""
+    """Runs chunks of chains on threads: a machine and persistent workers, which serve one stretch after another."""
 
     def __init__(
         self,
@@ -69,21 +70,14 @@ class ChunkRunner(Runner):
         self.chunking = chunking
         self.machine = ChainMachine(program, part(example, chunking, 0), execution, first_depth)
         self.workers = Workers(chunking.shards)
-        self.attempt: Attempt | None = None
-        """The last one, at the stretch that runs or has ended; None if none has begun, or it was dropped."""
-        self.wanted = 0
-        """How many transitions of every chain `watch` asked for."""
+        self.under_way: ChunkedStretch | None = None
+        """The stretch on which the workers may be working."""
 
     @property
     @override
     def arrangement(self) -> Arrangement:
         policy = self.machine.machine.policy
         return Arrangement(self.chunking.lanes, policy, self.chunking.chunks, self.chunking.shards)
-
-    @property
-    def chunks(self) -> Mapping[MergePosition, Chunk]:
-        """The chunks of the last attempt that are not merged into others."""
-        return {} if self.attempt is None else self.attempt.chunks
 
     @override
     def wait_until_compiled(self) -> None:
@@ -98,94 +92,91 @@ class ChunkRunner(Runner):
         make_storage: MakeStorage = MemoryStorage,
         resumed: SavedStretch | None = None,
         reduction: Reduction | None = None,
-    ) -> Iterator[tuple[Counts, ChainResult | None]]:
+        wanted: int = 0,
+    ) -> ChunkedStretch:
         self.wait_until_compiled()
-        self.forget()
-        return self.attempts(inputs, transitions, leave, make_storage, resumed)
+        if self.under_way is not None:
+            self.under_way.pause()
+        return ChunkedStretch(self, inputs, transitions, leave, make_storage, resumed, wanted)
 
-    @override
-    def reduced(self) -> ReducedWindow | None:
-        return None
 
-    def attempts(
+class ChunkedStretch(RunningStretch):
+    """A stretch in chunks: one attempt after another, until the machine's stacks are deep enough."""
+
+    def __init__(
         self,
+        runner: ChunkRunner,
         inputs: ChainInputs,
         transitions: int,
         leave: float,
         make_storage: MakeStorage,
         resumed: SavedStretch | None,
-    ) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """Run from the start, or from what was saved, and again from the start until the stacks are deep enough."""
-        limits = transitions, leave, self.wanted, make_storage
-        while True:
-            try:
-                if resumed is not None:
-                    attempt, resumed = (
-                        restored_attempt(resumed, self.machine, self.chunking, len(inputs.key), *limits),
-                        None,
-                    )
-                else:
-                    chunks = first_chunks(self.machine, self.chunking, inputs)
-                    attempt = Attempt(self.machine, self.chunking, chunks, len(inputs.key), *limits)
-                yield from self.to_end(attempt)
-                return
-            except StackOverflowError as error:
-                self.machine.grow(error)
-                self.attempt = None  # before another one is made: both may be large
+        wanted: int,
+    ) -> None:
+        self.runner = runner
+        self.inputs = inputs
+        self.transitions = transitions
+        self.leave = leave
+        self.make_storage = make_storage
+        self.resumed = resumed
+        self.wanted = wanted
+        """How many transitions of every chain `records` asked for."""
+        self.attempt: Attempt | None = None
+        """The last one; None where none has begun, or its stacks were too shallow."""
 
-    def to_end(self, attempt: Attempt) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """The attempt's reports; however it ends, no thread works on it afterwards."""
-        self.attempt = attempt
+    @property
+    def chunks(self) -> Mapping[MergePosition, Chunk]:
+        """The chunks that are not merged into others."""
+        return {} if self.attempt is None else self.attempt.chunks
+
+    @override
+    def __iter__(self) -> Iterator[Report]:
+        self.runner.under_way = self
         try:
-            yield from attempt.reports(self.workers)
-        finally:
-            if self.attempt is attempt:  # otherwise another run has begun since
-                self.stop()
+            while True:
+                self.attempt = self._next_attempt()
+                try:
+                    yield from self.attempt.reports(self.runner.workers)
+                    return
+                except StackOverflowError as error:
+                    self.pause()
+                    self.runner.machine.grow(error)
+                    self.attempt = None  # before another one is made: both may be large
+        finally:  # however it ends, no thread works on it afterwards
+            if self.runner.under_way is self:
+                self.pause()
+                self.runner.under_way = None
 
-    def stop(self) -> None:
-        """Let the threads finish their current slices, and wait for them."""
-        if self.attempt is not None:
-            self.attempt.stopping.set()
-        self.workers.wait()
+    def _next_attempt(self) -> Attempt:
+        """From what was saved, or from the start."""
+        machine, chunking, chains = self.runner.machine, self.runner.chunking, len(self.inputs.key)
+        limits = self.transitions, self.leave, self.wanted, self.make_storage
+        saved, self.resumed = self.resumed, None
+        if saved is not None:
+            return restored_attempt(saved, machine, chunking, chains, *limits)
+        return Attempt(machine, chunking, first_chunks(machine, chunking, self.inputs), chains, *limits)
 
     @override
     def pause(self) -> None:
-        self.stop()
-
-    @override
-    def proceed(self) -> None:
         if self.attempt is not None:
-            self.attempt.start_threads(self.workers)
+            self.attempt.pause(self.runner.workers)
 
     @override
-    def saved(self) -> SavedStretch | None:
+    def save(self) -> SavedState | None:
         if self.attempt is None or self.attempt.failures:
             return None
-        return saved_attempt(self.attempt)
-
-    @property
-    @override
-    def storage(self) -> Storage | None:
-        return None if self.attempt is None else self.attempt.host_state.storage
+        return SavedState(saved_attempt(self.attempt), self.attempt.host_state.storage)
 
     @override
-    def watch(self, transitions: int) -> None:
+    def records(self, transitions: int) -> Record | None:
         self.wanted = transitions
-        if self.attempt is not None:
-            self.attempt.host_state.wanted = transitions
-
-    @override
-    def recorded(self, transitions: int) -> Record | None:
-        if self.attempt is None or self.attempt.host_state.recorded.min() < transitions:
+        if self.attempt is None:
             return None
-        return self.attempt.host_state.storage.first(transitions)
+        host_state = self.attempt.host_state
+        host_state.wanted = transitions
+        return None if host_state.recorded.min() < transitions else host_state.storage.first(transitions)
 
     @override
-    def interrupted(self) -> Interrupted | None:
-        self.stop()
+    def close(self) -> Interrupted | None:
+        self.pause()
         return None if self.attempt is None else self.attempt.interrupted()
-
-    @override
-    def forget(self) -> None:
-        self.stop()
-        self.attempt = None

@@ -198,9 +198,7 @@ def _identity(
 
 
 def give_back(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, programs: Programs) -> None:
-    """Keep the programs for the next run, without the draws of the last one."""
-    if programs.runner is not None:
-        programs.runner.forget()
+    """Keep the programs for the next run."""
     key = _shape(sampler, execution)
     with _lock:
         _programs_of(model)[key] = programs

@@ -1,31 +1,24 @@
-"""How a chain program is driven: the interface of runners, what they count, and the runner of the other executors.
+"""How a chain program is driven: the contract of runners and of the stretches that they run, and what they count.
 
-A runner yields counts of what all chains have done so far a few times a second, so that progress can be shown and a run
-can be interrupted; the last thing it yields is the finished stretch. (The virtual machine's is in chunk_runner.py.)
+A stretch yields counts of what all chains have done so far a few times a second, so that progress can be shown and a
+run can be interrupted; the last thing it yields is the result. chunk_runner.py has the virtual machine's runner,
+call_runner.py that of the other executors, cluster/runner.py that of chains on other machines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import override
 
-from batchnuts.autobatch import BatchedFunction
-from batchnuts.autobatch.machine import Tally
-from batchnuts.mcmc.execution.lane_program import lane_program
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction
-from batchnuts.mcmc.kernel.chain_program import CARRIED, ChainInputs, ChainResult, Record, counted
-from batchnuts.mcmc.settings.run_settings import ExecutionSettings
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
 from batchnuts.mcmc.storage.draws import Arrangement
 from batchnuts.mcmc.storage.memory import MemoryStorage
-
-STRETCH = 5
-"""Transitions per call."""
 
 
 class UnboundedDensity(Exception):
@@ -85,16 +78,63 @@ class Counts:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """The results of an interrupted stretch."""
+    """The results of a stretch that was closed."""
 
-    result: ChainResult
-    """The state of each chain; rows of `records` after its `done` are undefined."""
+    ends: ChainResult
+    """The state of each chain, without records."""
     begun: NDArray[np.bool_]
     """[chains]: which had started in it; whether a chain had does not depend on its draws."""
+    storage: Storage
+    """The storage of its records."""
+
+    @property
+    def result(self) -> ChainResult:
+        """The state of each chain with the records, whose rows after its `done` are undefined."""
+        return self.ends._replace(records=self.storage.finalize())
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """A stretch that is halted, for a checkpoint."""
+
+    state: Any
+    """A tree (checkpoint/trees.py)."""
+    storage: Storage | None
+    """The storage that has made its records durable; None where no records are kept."""
+
+
+Report = tuple[Counts, ChainResult | ReducedWindow | None]
+"""Counts so far, and in the last report of a stretch its result: reduced, where its records are in other processes."""
+
+
+class RunningStretch(Protocol):
+    """A stretch of all chains under way: an iterable of reports, which are what moves it forward."""
+
+    def __iter__(self) -> Iterator[Report]:
+        """Run it to its end, from where it is: counts so far, and with the last item the result.
+
+        Raises UnboundedDensity, and CheckpointError where what was saved does not fit.
+        """
+
+    def pause(self) -> None:
+        """Let nothing work on it until the next report is asked for."""
+
+    def save(self) -> SavedState | None:
+        """Its state, while it is paused or closed, with its records made durable. None where it has not begun, or has
+        failed. Raises OSError."""
+
+    def records(self, transitions: int) -> Record | None:
+        """The first `transitions` of every chain, arrays [chains, transitions, ...].
+
+        None if they are not on the host yet: then they are brought there as soon as all chains have made them.
+        """
+
+    def close(self) -> Interrupted | None:
+        """End it where it is. Returns its results so far; None where it has not begun, or got nowhere."""
 
 
 class Runner(Protocol):
-    """Runs `run_chain` for all chains."""
+    """Runs `run_chain` for all chains, one stretch after another."""
 
     @property
     def arrangement(self) -> Arrangement:
@@ -111,211 +151,16 @@ class Runner(Protocol):
         make_storage: MakeStorage = MemoryStorage,
         resumed: Any = None,
         reduction: Reduction | None = None,
-    ) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """Run a stretch: gives counts so far, and with the last item the result of the finished stretch.
+        wanted: int = 0,
+    ) -> RunningStretch:
+        """Begin a stretch; a stretch of this runner that is still under way is paused for good.
 
         inputs: those of chains that have made no transition of it yet, `until` the same for all: `transitions`.
         leave: the share of each chunk's chains, from 0 to below 1, that need not finish: a chunk ends as soon as no
         more are on the way. Which ones these are depends on the chunk alone, not on the speed of threads. Of the
         result of such a stretch `records`, `adaptation`, `done` and `divergences` are valid. Runners that call the
         program for some transitions at a time finish all chains. make_storage: where its records go. resumed: what
-        `saved` gave of this stretch, perhaps in another process, to go on from. reduction: see `reduced`. Raises
-        UnboundedDensity, and CheckpointError where what was saved does not fit.
+        `save` gave of this stretch, perhaps in another process, to go on from. reduction: what its result is reduced
+        to where its records are in other processes. wanted: the first `records` that will be asked for; 0 for none.
+        Where some are wanted, reports are more frequent in the first seconds.
         """
-
-    def reduced(self) -> ReducedWindow | None:
-        """What the `reduction` of the stretch that has ended asks for, where its records are not in the result because
-        they are in other processes; else None."""
-
-    def pause(self) -> None:
-        """Stop the threads; wait until none is working on the stretch."""
-
-    def proceed(self) -> None:
-        """Let the threads that `pause` has stopped go on."""
-
-    def saved(self) -> Any:
-        """The stretch under way as a tree (checkpoint/trees.py), while it is paused; its storage has made records
-        durable. None where none has begun, or it has failed. Raises OSError."""
-
-    @property
-    def storage(self) -> Storage | None:
-        """The storage of the stretch that was run last; None where none has begun."""
-
-    def watch(self, transitions: int) -> None:
-        """Bring the first `transitions` of every chain to the host as soon as all have made them; 0: nothing before the
-        end.
-
-        It holds for later stretches too, until it is called again. Called before a stretch begins, it also makes
-        reports more frequent in the stretch's first seconds.
-        """
-
-    def recorded(self, transitions: int) -> Record | None:
-        """The first `transitions` of every chain in this stretch, arrays [chains, transitions, ...]; None if they are
-        not on the host yet."""
-
-    def interrupted(self) -> Interrupted | None:
-        """The results so far of the stretch that was run last; None where none has begun, or none that got anywhere."""
-
-    def forget(self) -> None:
-        """Drop the results of runs; keep compiled programs."""
-
-
-class StretchRunner(Runner):
-    """Runs chains on executors that cannot be stopped within a call: STRETCH transitions each, joined on the host."""
-
-    def __init__(self, program: BatchedFunction, example: ChainInputs, execution: ExecutionSettings) -> None:
-        self.program = program
-        self.options = execution.run_options
-        self.state: StretchState | None = None
-        """The state of the last stretch; None where none got anywhere."""
-        self.tally: Tally = {}
-        """The counts of block executions of the last stretch."""
-        self._arrangement = Arrangement(len(example.key))
-        self.counted = lane_program(program, example, execution) if execution.expert.executor == "stackless" else None
-        """The counts of an executor that counts; None for plain Python, which does not."""
-
-    @property
-    @override
-    def arrangement(self) -> Arrangement:
-        return self._arrangement
-
-    @override
-    def wait_until_compiled(self) -> None:
-        """Do nothing: it compiles as it runs."""
-
-    @override
-    def run(
-        self,
-        inputs: ChainInputs,
-        transitions: int,
-        leave: float = 0.0,
-        make_storage: MakeStorage = MemoryStorage,
-        resumed: SavedCalls | None = None,
-        reduction: Reduction | None = None,
-    ) -> Iterator[tuple[Counts, ChainResult | None]]:
-        self.state = None
-        return self.stretches(inputs, transitions, make_storage, resumed)
-
-    @override
-    def reduced(self) -> ReducedWindow | None:
-        return None
-
-    def stretches(
-        self, inputs: ChainInputs, transitions: int, make_storage: MakeStorage, resumed: SavedCalls | None
-    ) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """Calls of STRETCH transitions each; each continues where the last one stopped."""
-        tally: Tally = {}
-        state: StretchState | None = None
-        if resumed is not None:
-            storage = make_storage(resumed.ends.records, len(inputs.key), transitions)
-            storage.resume(np.full(len(inputs.key), resumed.recorded))
-            state = self.state = StretchState(storage, resumed.ends, resumed.recorded, resumed.gradients)
-            tally.update({label: (active, runs) for label, (active, runs) in resumed.tally.items()})
-            inputs = inputs._replace(**{name: getattr(resumed.ends, name) for name in CARRIED})
-            if state.recorded == transitions:
-                yield self.counts(state, tally, len(inputs.key)), state.result
-        self.tally = tally
-        for start in range(state.recorded if state is not None else int(inputs.done[0]), transitions, STRETCH):
-            length = min(STRETCH, transitions - start)
-            first_row = np.full_like(inputs.first, start)
-            inputs = inputs._replace(first_row=first_row, until=first_row + length)
-            result = self.program.run(*inputs, tally=tally, **self.options)
-            if state is None:
-                state = self.state = StretchState(make_storage(result.records, len(inputs.key), transitions), result)
-            state.take(result, start, length)
-            unbounded = ~(result.log_density < np.inf)
-            if unbounded.any():
-                first = int(np.argmax(unbounded))
-                raise UnboundedDensity(first, result.position[first])
-            inputs = inputs._replace(**{name: getattr(result, name) for name in CARRIED})
-            over = start + length == transitions
-            yield self.counts(state, tally, len(inputs.key)), state.result if over else None
-
-    def counts(self, state: StretchState, tally: Tally, lanes: int) -> Counts:
-        """Gradients as the executor counted them; plain Python evaluates each for one chain, all of them useful."""
-        if self.counted is not None:
-            runs = self.counted.costly_runs(tally, lanes)
-            useful, executed = runs.useful, runs.executed
-        else:
-            useful = executed = state.gradients
-        counts = Counts.of_transitions(**counted(state.ends))
-        return replace(counts, useful_gradients=useful, executed_gradients=executed)
-
-    @override
-    def pause(self) -> None:
-        """Do nothing: nothing runs between two calls."""
-
-    @override
-    def proceed(self) -> None:
-        """Do nothing, like `pause`."""
-
-    @override
-    def saved(self) -> SavedCalls | None:
-        if self.state is None:
-            return None
-        self.state.storage.flush()
-        return SavedCalls(self.state.ends, self.state.recorded, self.state.gradients, dict(self.tally))
-
-    @property
-    @override
-    def storage(self) -> Storage | None:
-        return None if self.state is None else self.state.storage
-
-    @override
-    def watch(self, transitions: int) -> None:
-        """Do nothing: all records are on the host after each call."""
-
-    @override
-    def recorded(self, transitions: int) -> Record | None:
-        if self.state is None or self.state.recorded < transitions:
-            return None
-        return self.state.storage.first(transitions)
-
-    @override
-    def interrupted(self) -> Interrupted | None:
-        if self.state is None:
-            return None
-        begun = np.ones(self.arrangement.chunk_lanes, bool)  # a call runs all chains
-        return Interrupted(self.state.result, begun)
-
-    @override
-    def forget(self) -> None:
-        self.state = None
-
-
-@dataclass(frozen=True, eq=False)
-class SavedCalls:
-    """A stretch of such an executor between two calls."""
-
-    ends: ChainResult
-    """The result of the last call."""
-    recorded: int
-    """Transitions of each chain so far."""
-    gradients: int
-    tally: dict[str, tuple[int, int]]
-
-
-class StretchState:
-    """The state of all chains after the last call, and where their records are. ends: the result of a call."""
-
-    def __init__(self, storage: Storage, ends: ChainResult, recorded: int = 0, gradients: int = 0) -> None:
-        self.storage = storage
-        self.ends = ends
-        """Its records are those of the last call alone."""
-        self.recorded = recorded
-        """Transitions of each chain."""
-        self.gradients = gradients
-        """Gradients that the transitions recorded so far took."""
-
-    def take(self, result: ChainResult, start: int, length: int) -> None:
-        """Record what a call has made: the transitions [start, start + length)."""
-        chains = np.arange(len(result.done))
-        first, last = np.full(len(chains), start), np.full(len(chains), start + length)
-        self.storage.record(chains, chains, first, last, result.records)
-        self.ends, self.recorded = result, start + length
-        self.gradients += int(result.records.n_steps[:, :length].sum())
-
-    @property
-    def result(self) -> ChainResult:
-        """The result with the records of all calls."""
-        return self.ends._replace(records=self.storage.finalize())

@@ -21,7 +21,7 @@ from batchnuts.mcmc.execution.chain_states import ChainStates, InDraws
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows
 from batchnuts.mcmc.execution.model_description import described, made_with
 from batchnuts.mcmc.execution.program_cache import Programs
-from batchnuts.mcmc.execution.runner import Counts, Runner, UnboundedDensity
+from batchnuts.mcmc.execution.runner import Counts, Interrupted, Runner, RunningStretch, UnboundedDensity
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction, reduce_window
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record
 from batchnuts.mcmc.kernel.make_transition import make_adaptation
@@ -48,6 +48,14 @@ from batchnuts.process.signals import StopSignals
 ProgressCallback = Callable[[Progress], None]
 
 Result = TypeVar("Result")
+
+
+@dataclass
+class UnderWay:
+    """What runs at present."""
+
+    stretch: RunningStretch | None = None
+    """The stretch under way, or that has ended last; None before it begins."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,7 @@ class Run:
     """The checkpoint that the run goes on from, if it does."""
     chains: ChainExecution = field(default_factory=LocalExecution)
     """The execution of its chains."""
+    under_way: UnderWay = field(default_factory=UnderWay)
 
     @property
     def superchain(self) -> NDArray[np.int64]:
@@ -229,17 +238,17 @@ class Run:
         storage: MakeStorage | None = None,
         missing: tuple[str, ...] = (),
         reduction: Reduction | None = None,
-    ) -> ChainResult:
+    ) -> ChainResult | ReducedWindow:
         """Run all chains for some transitions, `before` of the phase's `total` being done, and report on the way.
 
-        total: 0 where it is not known. leave, storage: see Runner.run. checks: the stretch may end at any of these.
-        missing: see Progress. reduction: of a window, see Runner.reduced.
+        total: 0 where it is not known. leave, storage, reduction: see Runner.run. checks: the stretch may end at any of
+        these. missing: see Progress.
         """
         spent, chains = self.spent, self.sampler.chain_count
         start, seconds_before, counts_before = time.perf_counter(), spent.seconds[phase], spent.counts[phase]
         window = (before + 1, before + transitions) if phase == "warmup" else None
         place = Progress(phase, before, total, 0.0, window=window, missing=missing)
-        result: ChainResult | None = None
+        result: ChainResult | ReducedWindow | None = None
         resumed: Any = None
         if (keeper := self.keeper) is not None:
             start, storage = keeper.began, storage or keeper.make_storage
@@ -248,11 +257,17 @@ class Run:
                 if checks is not None and saved.interim_analyses is not None:
                     checks.go_on(saved.interim_analyses)
         spent.begin(phase)
-        runner.watch(checks.next if checks is not None else 0)
         try:
-            for counts, finished in runner.run(
-                inputs, transitions, leave, storage or MemoryStorage, resumed, reduction
-            ):
+            running = self.under_way.stretch = runner.run(
+                inputs,
+                transitions,
+                leave,
+                storage or MemoryStorage,
+                resumed,
+                reduction,
+                wanted=checks.next if checks is not None else 0,
+            )
+            for counts, finished in running:
                 result = finished
                 if keeper is not None:
                     keeper.goes_on = False
@@ -262,9 +277,9 @@ class Run:
                 self.progress(spent.report(place, chains, counts, checks))
                 self.stop.check()
                 if keeper is not None and finished is None and keeper.due():
-                    self.keep(runner)
-                if checks is not None and (ended := checks.look(runner, counts, time.perf_counter() - start)):
-                    interrupted = runner.interrupted()
+                    self.keep()
+                if checks is not None and (ended := checks.look(running, counts, time.perf_counter() - start)):
+                    interrupted = running.close()
                     assert interrupted is not None, "it has draws"
                     spent.seconds[phase] = seconds_before + time.perf_counter() - start  # with the last look
                     spent.note(phase)
@@ -281,37 +296,31 @@ class Run:
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
-    def enter(self, runner: Runner, place: Any) -> None:
+    def enter(self, place: Any) -> None:
         """A stretch begins, of which checkpoints have to say where: InWarmup or InDraws."""
-        runner.forget()  # what it has belongs to the place before
+        self.under_way.stretch = None  # it belongs to the place before
         if self.keeper is not None:
             elapsed = 0.0 if self.keeper.saved is None else self.keeper.saved.elapsed
             self.keeper.enter(place, Spent(dict(self.spent.seconds), dict(self.spent.counts)), elapsed)
 
-    def keep(self, runner: Runner, *, ends: bool = False) -> None:
-        """Write a checkpoint, if the run has any; the stretch is halted meanwhile. Says where that cannot be done.
-
-        ends: whether the run ends here, and the stretch stays halted.
-        """
-        keeper = self.keeper
+    def keep(self) -> None:
+        """Write a checkpoint, if the run has any; the stretch is paused meanwhile. Says where that cannot be done."""
+        keeper, running = self.keeper, self.under_way.stretch
         if keeper is None or keeper.place is None or keeper.goes_on:
             return
-        runner.pause()
+        if running is not None:
+            running.pause()
         try:
             keeper.make_folder()
-            keeper.write(self._saved(runner, keeper))
+            keeper.write(self._saved(keeper, running))
         except OSError as error:
             keeper.failed(error)
-        finally:
-            if not ends:
-                runner.proceed()
 
-    def _saved(self, runner: Runner, keeper: Keeper) -> SavedRun:
+    def _saved(self, keeper: Keeper, running: RunningStretch | None) -> SavedRun:
         if keeper.density is None:
             keeper.density = self.evaluated(keeper.place.states.position)
-        stretch = runner.saved()
-        storage = runner.storage
-        in_draws = isinstance(keeper.place, InDraws) and stretch is not None and self.checks is not None
+        saved = None if running is None else running.save()
+        in_draws = isinstance(keeper.place, InDraws) and saved is not None and self.checks is not None
         return SavedRun(
             config=keeper.config,
             made_with=made_with(self.execution.backend),
@@ -325,17 +334,17 @@ class Run:
             seconds=keeper.spent.seconds,
             counts=keeper.spent.counts,
             elapsed=time.perf_counter() - keeper.began,
-            stretch=stretch,
-            parts=tuple(storage.parts) if stretch is not None and isinstance(storage, LoggedStorage) else (),
+            stretch=None if saved is None else saved.state,
+            parts=tuple(saved.storage.parts) if saved is not None and isinstance(saved.storage, LoggedStorage) else (),
             interim_analyses=self.checks.saved if in_draws and self.checks is not None else None,
             history=self.spent.history,
         )
 
-    def reduced(self, runner: Runner, result: ChainResult, states: ChainStates, reduction: Reduction) -> ReducedWindow:
+    def reduced(self, result: ChainResult | ReducedWindow, states: ChainStates, reduction: Reduction) -> ReducedWindow:
         """A window's result, reduced; states: those before it."""
-        window = runner.reduced()
-        if window is None:  # its draws are here
-            window = reduce_window(result, states.position, reduction, self.evaluated)
+        window = result
+        if not isinstance(window, ReducedWindow):  # its draws are here
+            window = reduce_window(window, states.position, reduction, self.evaluated)
         if (drawn := window.drawn) is not None:
             counts = Counts(useful_gradients=drawn.useful, executed_gradients=drawn.evaluated)
             self.spent.counts["warmup"] += counts
@@ -354,7 +363,7 @@ class Run:
         """
         draws, states = self.sampler.draws, place.states
         try:
-            self.enter(runner, place)
+            self.enter(place)
             self.stop.hold()
             inputs = self.inputs(states, draws, False)
             earlier = np.full_like(inputs.done, place.earlier)
@@ -362,10 +371,11 @@ class Run:
             result = self.stretch(
                 runner, inputs, draws, "sampling", draws, before=0, checks=self.checks, storage=self.storage
             )
+            assert not isinstance(result, ReducedWindow), "only windows of warmup are reduced"
             return self.drawn(place, runner, result)
         except KeyboardInterrupt:
-            interrupted = runner.interrupted()
-            self.keep(runner, ends=True)
+            interrupted = self.close()
+            self.keep()
             return (
                 self.nothing_drawn(states, runner)
                 if interrupted is None
@@ -374,13 +384,17 @@ class Run:
         except Exception as error:
             draws_so_far = None
             with suppress(Exception):  # the first error is reported
-                interrupted = runner.interrupted()
-                self.keep(runner, ends=True)
+                interrupted = self.close()
+                self.keep()
                 if interrupted is not None and (interrupted.result.done > place.earlier).any():
                     draws_so_far = self.drawn(place, runner, interrupted.result, interrupted.begun)
             if draws_so_far is None:
                 raise
             raise RunFailed(error, draws_so_far) from error
+
+    def close(self) -> Interrupted | None:
+        """End the stretch under way; its results so far, if it has any."""
+        return None if self.under_way.stretch is None else self.under_way.stretch.close()
 
     def drawn(
         self, place: InDraws, runner: Runner, result: ChainResult, begun: NDArray[np.bool_] | None = None

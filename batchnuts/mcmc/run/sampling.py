@@ -203,7 +203,6 @@ def _phases(run: Run, proposals: Proposals) -> Draws:
             states, report = warm_up(run, runner, place or first)
             place = InDraws(states, report)
     except KeyboardInterrupt:
-        if runner is not None:
-            run.keep(runner, ends=True)
+        run.keep()
         return run.nothing_drawn(states, runner)
     return run.draw(runner, place)

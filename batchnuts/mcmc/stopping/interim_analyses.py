@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import map_leaves
-from batchnuts.mcmc.execution.runner import Counts, Runner
+from batchnuts.mcmc.execution.runner import Counts, RunningStretch
 from batchnuts.mcmc.kernel.chain_program import ChainResult, Record
 from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import Model
@@ -130,21 +130,20 @@ class InterimAnalyses:
         times += seconds_left(until, seconds, gradients)
         return min((estimate for estimate in times if estimate is not None), default=None)
 
-    def look(self, runner: Runner, counts: Counts, seconds: float) -> Ended | None:
+    def look(self, running: RunningStretch, counts: Counts, seconds: float) -> Ended | None:
         """Ask the rule at each interim analysis that all chains have passed; `ended` once it says so, or at a limit.
 
-        counts, seconds: of the stretch so far. Tells the runner which draws are needed next.
+        counts, seconds: of the stretch so far.
         """
         began = time.perf_counter()
         while self.left and self.ended is None:
-            records = runner.recorded(self.next)
+            records = running.records(self.next)
             if records is None:
                 break
             self._ask(records.position, int(records.n_steps.sum()))
         reason = reason_of_seconds(self.rule.until, seconds, counts.complete)
         if self.ended is None and reason is not None:
             self.ended = Ended(counts.complete, reason + self._but())
-        runner.watch(0 if self.ended is not None else self.next)
         self.seconds += time.perf_counter() - began
         return self.ended
 

@@ -51,7 +51,7 @@ class WarmupRun(Protocol):
     def timed(self, phase: RunPhase, work: Callable[[], Result]) -> Result:
         """The result of `work`, its time added to the phase."""
 
-    def enter(self, runner: Runner, place: Any) -> None:
+    def enter(self, place: Any) -> None:
         """A stretch begins at this place."""
 
     def inputs(
@@ -71,10 +71,10 @@ class WarmupRun(Protocol):
         *,
         missing: tuple[str, ...] = (),
         reduction: Reduction | None = None,
-    ) -> ChainResult:
+    ) -> ChainResult | ReducedWindow:
         """Run all chains for some transitions."""
 
-    def reduced(self, runner: Runner, result: ChainResult, states: ChainStates, reduction: Reduction) -> ReducedWindow:
+    def reduced(self, result: ChainResult | ReducedWindow, states: ChainStates, reduction: Reduction) -> ReducedWindow:
         """A window's result, reduced."""
 
     def evaluated(self, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -203,7 +203,7 @@ def _window(
 
 
 def _run_window(run: WarmupRun, runner: Runner, place: InWarmup, window: Window, total: int) -> ReducedWindow:
-    run.enter(runner, place)
+    run.enter(place)
     states, sampler, transitions = place.states, run.sampler, window.transitions
     adapting = sampler.step_size is None
     inputs = run.inputs(states, transitions, adapting, sampler.max_tree_depth_warmup)
@@ -227,7 +227,7 @@ def _run_window(run: WarmupRun, runner: Runner, place: InWarmup, window: Window,
         missing=missing,
         reduction=reduction,
     )
-    return run.timed("warmup", lambda: run.reduced(runner, result, states, reduction))
+    return run.timed("warmup", lambda: run.reduced(result, states, reduction))
 
 
 def _pooled(

@@ -16,18 +16,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.cluster.direct import DirectStorage, DirectZarrRun
 from batchnuts.cluster.errors import ClusterError, Failure
 from batchnuts.cluster.groups import ChainGroup
-from batchnuts.cluster.messages import Report, SavedChains, SavedGroup, SegmentTask, Stretch, bytes_of
+from batchnuts.cluster.messages import SavedChains, SavedGroup, SegmentReport, SegmentTask, Stretch, bytes_of
 from batchnuts.cluster.recent import new_rows
 from batchnuts.cluster.segment import advance
 from batchnuts.cluster.tasks import DEAD, Outcome, Tasks, error_of, was_killed, why_not_done
-from batchnuts.mcmc.execution.runner import Counts, UnboundedDensity
-from batchnuts.mcmc.execution.window_reduction import ReducedWindow
-from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, counted, empty_records
+from batchnuts.mcmc.execution.runner import (
+    Counts,
+    Interrupted,
+    Report,
+    RunningStretch,
+    SavedState,
+    UnboundedDensity,
+)
+from batchnuts.mcmc.execution.window_reduction import ReducedWindow, joined
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record, counted, empty_records
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
 from batchnuts.mcmc.run.run import Run
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
@@ -65,10 +73,10 @@ LOOKS = 1.0
 """Seconds after which it is asked again which workers there are."""
 
 
-class RunningStretch:
+class StretchOnCluster(RunningStretch):
     """One stretch. inputs: of all chains. saved: where it goes on from, if it does; then storage has what was recorded.
 
-    metric: of all chains. make_storage: of the records, unless the stretch is reduced.
+    lanes: of a chunk. metric: of all chains. make_storage: of the records, unless the stretch is reduced.
     """
 
     def __init__(
@@ -78,6 +86,7 @@ class RunningStretch:
         name: str,
         stretch: Stretch,
         sizes: tuple[int, ...],
+        lanes: int,
         inputs: ChainInputs,
         metric: MetricParameters,
         make_storage: MakeStorage,
@@ -87,6 +96,7 @@ class RunningStretch:
         self.tasks = tasks
         self.name = name
         self.stretch = stretch
+        self.lanes = lanes
         self.inputs = inputs
         self.metric = metric
         chains = len(inputs.key)
@@ -145,8 +155,8 @@ class RunningStretch:
 
     # ---- driving it --------------------------------------------------------------------------------------------------
 
-    def reports(self) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """Counts so far; with the last item, the result: as `Runner.run` gives them."""
+    @override
+    def __iter__(self) -> Iterator[Report]:
         try:
             last = 0.0
             while not all(group.ended for group in self.groups):
@@ -169,10 +179,10 @@ class RunningStretch:
         return gradients + Counts.of_transitions(**counted(self.ends))
 
     @property
-    def result(self) -> ChainResult:
-        """So far; its records, if they are here, have at least the transitions that chains have made."""
+    def result(self) -> ChainResult | ReducedWindow:
+        """At the end; a window is reduced where its draws are."""
         if self.storage is None:
-            return self.ends
+            return joined([part for part in self.reduced if part is not None])
         return self.ends._replace(records=self.storage.finalize())
 
     def give_out(self) -> None:
@@ -311,7 +321,7 @@ class RunningStretch:
             return
         self._add(group, report)
 
-    def _add(self, group: ChainGroup, report: Report) -> None:
+    def _add(self, group: ChainGroup, report: SegmentReport) -> None:
         chains = slice(group.first, group.first + group.chains)
         group.worker = report.worker
         done = report.counted["done"]
@@ -427,13 +437,17 @@ class RunningStretch:
         if not self.broken:
             self.tasks.cancel(futures)
 
-    def saved(self, lanes: int, rows: int) -> SavedChains:
-        """The stretch for a checkpoint. Raises OSError."""
+    @override
+    def pause(self) -> None:
+        """Do nothing: states that are saved are consistent in themselves, whatever goes on."""
+
+    @override
+    def save(self) -> SavedState:
         if self.storage is not None:
             self.storage.flush()
-        return SavedChains(
-            lanes=lanes,
-            rows=rows,
+        chains = SavedChains(
+            lanes=self.lanes,
+            rows=self.run.rows,
             groups=tuple(g.start for g in self.groups if isinstance(g.start, SavedGroup) and not g.ended),
             sizes=tuple(group.chains for group in self.groups),
             recorded=self.recorded.copy(),
@@ -442,6 +456,23 @@ class RunningStretch:
             reduced=tuple(self.reduced),
             counts=tuple(group.counts for group in self.groups),
         )
+        return SavedState(chains, self.storage)
+
+    @override
+    def records(self, transitions: int) -> Record | None:
+        """All records come with each report of a worker."""
+        if self.storage is None or self.recorded.min() < transitions:
+            return None
+        return self.storage.first(transitions)
+
+    @override
+    def close(self) -> Interrupted | None:
+        if not self.broken:
+            self.drain()
+        if self.storage is None:
+            return None
+        ends = self.ends._replace(done=self.saveable())
+        return Interrupted(ends, np.ones(len(ends.done), bool), self.storage)
 
 
 def _part(inputs: ChainInputs, first: int, chains: int) -> ChainInputs:
