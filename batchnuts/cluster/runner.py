@@ -25,6 +25,7 @@ from batchnuts.files.sealed_file import CheckpointError
 from batchnuts.mcmc.execution.attempt import part
 from batchnuts.mcmc.execution.chain_states import ChainStates
 from batchnuts.mcmc.execution.chunk_plan import Chunking, maximum_width
+from batchnuts.mcmc.execution.evaluation import GradientService
 from batchnuts.mcmc.execution.in_parts import width_for
 from batchnuts.mcmc.execution.lane_program import lane_program
 from batchnuts.mcmc.execution.model_description import described
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
-class OnCluster(ChainExecution):
+class OnCluster(ChainExecution, GradientService):
     """Executes chains on a cluster. client: the cluster's; position [dimension]: where the density can be evaluated."""
 
     def __init__(self, client: Client, run: Run, position: NDArray[Any]) -> None:
@@ -54,7 +55,7 @@ class OnCluster(ChainExecution):
         self.width = width_for(run.sampler.chain_count)
         versions = versions_of(run.execution.backend)
         require_alike(client, versions)
-        log_density, gradient = run.evaluated(position[None])
+        log_density, gradient = run.gradients.evaluate(position[None])
         plan = Plan(
             self.name,
             pickled(run.model),
@@ -80,7 +81,11 @@ class OnCluster(ChainExecution):
                 self.client.unregister_worker_plugin(name)
 
     @override
-    def evaluated(self, run: ExecutedRun, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def gradients(self, run: ExecutedRun) -> OnCluster:
+        return self
+
+    @override
+    def evaluate(self, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         log_density, gradient = self._in_parts(evaluated, (position,))
         return log_density, gradient
 

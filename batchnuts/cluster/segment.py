@@ -42,8 +42,8 @@ def prepare(run: str) -> tuple[str | None, int] | Failure:
 
 
 def evaluated(run: str, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]] | Failure:
-    """Log-densities and gradients at positions, as `Session.evaluated` gives them."""
-    return _in_session(run, lambda session: session.evaluated(position), "warmup")
+    """Log-densities and gradients at positions, as `Session.gradients` gives them."""
+    return _in_session(run, lambda session: session.gradients.evaluate(position), "warmup")
 
 
 def searched(
@@ -175,7 +175,7 @@ class WorkerGroup:
             self.sent = {place: chunk.state for place, chunk in attempt.chunks.items()}
         reduced = None
         if attempt.finished and order.stretch.reduction is not None:
-            reduced = reduce_window(host_state.result, self.before, order.stretch.reduction, session.evaluated)
+            reduced = reduce_window(host_state.result, self.before, order.stretch.reduction, session.gradients)
         return SegmentReport(
             _name(order),
             session.address,

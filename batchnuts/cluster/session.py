@@ -21,7 +21,7 @@ from batchnuts.cluster.messages import Plan, ProgramSpec, StorePlan
 from batchnuts.cluster.versions import differences, own_versions
 from batchnuts.disk_cache.folder import keeping
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
-from batchnuts.mcmc.execution.evaluation import evaluate_at
+from batchnuts.mcmc.execution.evaluation import GradientService, ProgramGradients
 from batchnuts.mcmc.execution.in_parts import width_for
 from batchnuts.mcmc.execution.lane_program import lane_program
 from batchnuts.mcmc.execution.model_description import described
@@ -144,7 +144,7 @@ class Session:
                 plan = self.plan
                 program = _programs[plan.run]
                 with keeping(plan.execution.cache):
-                    values = self.evaluated(plan.position[None])
+                    values = self.gradients.evaluate(plan.position[None])
                     self._check_density(values)
                     of_chains = chain_program(
                         self.programs, plan.sampler, self.model, program.rows, program.divergences
@@ -171,9 +171,10 @@ class Session:
             machine.set_stack_depth(depth)
         return machine
 
-    def evaluated(self, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Log-density and gradient at positions [n, dimension]."""
-        return evaluate_at(self.model, self.programs.evaluate, position, self.plan.execution, self.width)
+    @property
+    def gradients(self) -> GradientService:
+        """Evaluates the density for chains of a group."""
+        return ProgramGradients(self.model, self.programs.evaluate, self.plan.execution, self.width)
 
     def opened(self, plan: StorePlan) -> OpenStore:
         """The store of the run, for all groups on this worker. Raises ClusterError."""

@@ -15,7 +15,7 @@ from batchnuts.experiments.samplers.registry import OursOptions
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows, own_threads
 from batchnuts.mcmc.execution.chunk_runner import make_runner
-from batchnuts.mcmc.execution.evaluation import make_evaluate
+from batchnuts.mcmc.execution.evaluation import ProgramGradients, make_evaluate
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, make_chain
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
@@ -58,7 +58,7 @@ def make_task_chain(task: Task, problem: Problem) -> Chain:
         return ChainInputs.begin(
             random.lane_keys(seed, chains),
             position,
-            *values_at(model, evaluate, position, execution),
+            *values_at(model, ProgramGradients(model, evaluate, execution), position),
             np.ones((chains, model.dimension), model.dtype),
             start_adaptation(log_step, settled=False),
             np.full(chains, False),

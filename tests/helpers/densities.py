@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from batchnuts.mcmc.execution.evaluation import make_evaluate
+from batchnuts.mcmc.execution.evaluation import ProgramGradients, make_evaluate
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model.library_choice import choose_density_library
 from batchnuts.mcmc.model.model import Model
@@ -44,4 +44,5 @@ def starts_of(model: Model, chains: int, seed: int = 0, execution: ExecutionSett
     proposals = make_proposals(model, sampler, execution)
     density_library, execution = choose_density_library(model, execution, proposals(0)[0])
     check_at_starts(model, density_library, proposals, proposals(0))
-    return find_starts(model, make_evaluate(value_and_gradient(model, density_library)), proposals, execution)[0]
+    program = make_evaluate(value_and_gradient(model, density_library))
+    return find_starts(model, ProgramGradients(model, program, execution), proposals)[0]

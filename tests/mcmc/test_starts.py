@@ -13,7 +13,7 @@ from array_libraries import needs_jax
 from densities import good, run, solving, starts_of
 
 from batchnuts import sample_chains
-from batchnuts.mcmc.execution.evaluation import evaluate_at
+from batchnuts.mcmc.execution.evaluation import ProgramGradients
 from batchnuts.mcmc.model.check_model import check_density
 from batchnuts.mcmc.model.library_choice import density_library_of
 from batchnuts.mcmc.model.model import Model, ModelError
@@ -243,5 +243,6 @@ def test_an_error_of_xla_is_not_taken_for_one_of_tracing() -> None:
             raise JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 17179869184 bytes.")
 
     failing: Any = Failing()
+    gradients = ProgramGradients(Model.from_function(good, dimension=1), failing, ExecutionSettings())
     with pytest.raises(ModelError, match=r"XLA failed to run it for 8: RESOURCE_EXHAUSTED: .* use fewer chains"):
-        evaluate_at(Model.from_function(good, dimension=1), failing, np.zeros((8, 1), "float32"), ExecutionSettings())
+        gradients.evaluate(np.zeros((8, 1), "float32"))

@@ -1,14 +1,16 @@
-"""A model's log-density and gradient at the positions of chains, and where they were first evaluated."""
+"""A model's log-density and gradient at the positions of chains: the contract, the batched program that keeps it, and
+where a model was first evaluated."""
 
 from __future__ import annotations
 
 import functools
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from batchnuts.autobatch import BatchedFunction, CompileError, batch
 from batchnuts.mcmc.execution.in_parts import in_parts, width_for
@@ -17,6 +19,16 @@ from batchnuts.mcmc.model.fingerprint import Fingerprint, fingerprint
 from batchnuts.mcmc.model.library_choice import density_library_of
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
+
+
+class GradientService(Protocol):
+    """Evaluates a model's density for some chains at a time, by whatever library or compiled function."""
+
+    def evaluate(self, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Log-density [k] and gradient [k, dimension] at positions [k, dimension], of any number k.
+
+        What a row gives depends on that row alone, except for rounding. Raises ModelError.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,47 +76,53 @@ def make_evaluate(value_and_gradient: Any) -> BatchedFunction:
     return evaluate
 
 
-def evaluate_at(
-    model: Model,
-    evaluate: BatchedFunction,
-    position: NDArray[Any],
-    execution: ExecutionSettings,
-    width: int | None = None,
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Log-density [chains] and gradient [chains, dimension] at positions [chains, dimension].
+@dataclass(frozen=True, eq=False)
+class ProgramGradients(GradientService):
+    """Evaluates the density by a batched program, some chains in a call (in_parts.py)."""
 
-    width: chains of a call (in_parts.py), where these are some of the run's chains.
-    """
-    options: Any = {name: execution.run_options[name] for name in ("executor", "backend", "mode", "style")}
-    try:
-        log_density, gradient = in_parts(
-            functools.partial(evaluate.run, **options), [position], width or width_for(len(position))
+    model: Model
+    program: BatchedFunction
+    """Made by `make_evaluate`."""
+    execution: ExecutionSettings
+    width: int | None = None
+    """Chains of a call, where those that are evaluated are some of the run's; None: by their number."""
+
+    @override
+    def evaluate(self, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        options: Any = {name: self.execution.run_options[name] for name in ("executor", "backend", "mode", "style")}
+        call = functools.partial(self.program.run, **options)
+        try:
+            log_density, gradient = in_parts(call, [position], self.width or width_for(len(position)))
+        except Exception as error:
+            raise _failure(self.model, position, self.execution.backend, error) from error
+        return log_density, gradient
+
+
+def _failure(model: Model, position: NDArray[Any], backend: str, error: Exception) -> ModelError:
+    """The error where a density that runs for one chain fails at positions [chains, dimension], in users' terms."""
+    cause = error.__cause__ or error
+    if is_decomposition(cause):
+        return ModelError(
+            f"Model {model.name!r}: its log-density failed at a chain's initial position{place_of(cause, model)}: "
+            f"{decomposition_help(model)} What TensorFlow said: {first_line(cause)}"
         )
-    except Exception as error:
-        cause = error.__cause__ or error
-        if is_decomposition(cause):
-            raise ModelError(
-                f"Model {model.name!r}: its log-density failed at a chain's initial position{place_of(cause, model)}: "
-                f"{decomposition_help(model)} What TensorFlow said: {first_line(cause)}"
-            ) from error
-        if failed := density_failure(model, cause, f"the start of {_chain_that_fails(model, position)}"):
-            raise failed from error
-        if isinstance(cause, CompileError):  # ours, with its own advice
-            place = "" if cause.source is None else f" at {cause.source.filename}:{cause.source.line}"
-            reason = re.sub("Move it out of the loop, or .*", "Leave it out of the density", cause.message)
-            raise ModelError(
-                f"Model {model.name!r}: its log-density runs for one chain but not for many{place}: {reason}."
-            ) from error
-        if type(cause).__name__ == "JaxRuntimeError":  # compiled, and then failed
-            raise ModelError(
-                f"Model {model.name!r}: its log-density runs for one chain, but XLA failed to run it for "
-                f"{len(position)}: {first_line(cause)}. If memory is short, use fewer chains."
-            ) from error
-        raise ModelError(
-            f"Model {model.name!r}: its log-density runs for one chain but not for many{place_of(cause, model)}. "
-            f"{_advice(execution.backend, cause)}: {type(cause).__name__}: {first_line(cause)}"
-        ) from error
-    return log_density, gradient
+    if failed := density_failure(model, cause, f"the start of {_chain_that_fails(model, position)}"):
+        return failed
+    if isinstance(cause, CompileError):  # ours, with its own advice
+        place = "" if cause.source is None else f" at {cause.source.filename}:{cause.source.line}"
+        reason = re.sub("Move it out of the loop, or .*", "Leave it out of the density", cause.message)
+        return ModelError(
+            f"Model {model.name!r}: its log-density runs for one chain but not for many{place}: {reason}."
+        )
+    if type(cause).__name__ == "JaxRuntimeError":  # compiled, and then failed
+        return ModelError(
+            f"Model {model.name!r}: its log-density runs for one chain, but XLA failed to run it for "
+            f"{len(position)}: {first_line(cause)}. If memory is short, use fewer chains."
+        )
+    return ModelError(
+        f"Model {model.name!r}: its log-density runs for one chain but not for many{place_of(cause, model)}. "
+        f"{_advice(backend, cause)}: {type(cause).__name__}: {first_line(cause)}"
+    )
 
 
 _NO_BOUND_OF_TRIPS = "requires a fixed tensor list size"

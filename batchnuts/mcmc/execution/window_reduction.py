@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.mcmc.execution.evaluation import GradientService
 from batchnuts.mcmc.execution.metric_draws import DrawsWithGradients, draws_with_gradients
 from batchnuts.mcmc.kernel.chain_program import ChainResult
 from batchnuts.mcmc.statistics.window_moments import Moments, moments_of
-
-Evaluate = Callable[[NDArray[np.floating]], tuple[NDArray[np.floating], NDArray[np.floating]]]
-"""A function of positions [n, dimension]: log-densities [n] and gradients [n, dimension]."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class ReducedWindow:
 
 
 def reduce_window(
-    result: ChainResult, before: NDArray[np.floating], reduction: Reduction, evaluate: Evaluate
+    result: ChainResult, before: NDArray[np.floating], reduction: Reduction, gradients: GradientService
 ) -> ReducedWindow:
     """The reduction of the result of some chains with records; before [chains, dimension]: where they began."""
     records, n = result.records, reduction.transitions
@@ -72,7 +70,7 @@ def reduce_window(
     if reduction.leaves:
         last = records.position[np.arange(len(done)), np.maximum(done - 1, 0)]
         position = np.where((done > 0)[:, None], last, before)
-        log_density, gradient = evaluate(position)
+        log_density, gradient = gradients.evaluate(position)
     drawn = None
     if reduction.gradients:
         drawn = draws_with_gradients(
@@ -80,7 +78,7 @@ def reduce_window(
             done - moments.count,
             done,
             gradient,
-            lambda positions: evaluate(positions)[1],
+            lambda positions: gradients.evaluate(positions)[1],
             of_run=reduction.chains,
         )
     return ReducedWindow(moments, position, log_density, gradient, result.adaptation.log_step_mean, drawn)

@@ -13,7 +13,7 @@ from batchnuts.autobatch import BatchedFunction
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
 from batchnuts.mcmc.execution.chain_states import ChainStates
 from batchnuts.mcmc.execution.chunk_runner import make_runner
-from batchnuts.mcmc.execution.evaluation import evaluate_at
+from batchnuts.mcmc.execution.evaluation import GradientService, ProgramGradients
 from batchnuts.mcmc.execution.in_parts import in_parts, width_for
 from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.execution.runner import Runner
@@ -62,8 +62,8 @@ class ExecutedRun(Protocol):
 class ChainExecution(Protocol):
     """What executes all chains of a run."""
 
-    def evaluated(self, run: ExecutedRun, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Log-density [chains] and gradient [chains, dimension] at positions [chains, dimension]."""
+    def gradients(self, run: ExecutedRun) -> GradientService:
+        """What evaluates the density at the positions of its chains."""
 
     def searched(
         self, run: ExecutedRun, metric: MetricParameters, arguments: Sequence[NDArray[Any]]
@@ -81,8 +81,8 @@ class LocalExecution(ChainExecution):
     """Executes chains on threads of this process."""
 
     @override
-    def evaluated(self, run: ExecutedRun, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        return evaluate_at(run.model, run.programs.evaluate, position, run.execution)
+    def gradients(self, run: ExecutedRun) -> GradientService:
+        return ProgramGradients(run.model, run.programs.evaluate, run.execution)
 
     @override
     def searched(

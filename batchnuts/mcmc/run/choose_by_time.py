@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from batchnuts.autobatch.machine import processors
 from batchnuts.mcmc.execution.chunk_plan import is_compiled
-from batchnuts.mcmc.execution.evaluation import evaluate_at, make_evaluate
+from batchnuts.mcmc.execution.evaluation import ProgramGradients, make_evaluate
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.library_choice import choose_density_library
@@ -60,8 +60,8 @@ def choose_by_time(
     try:
         times = gradient_times(model, density_library, checked, execution)
     except Exception:
-        density = value_and_gradient(model, density_library)
-        evaluate_at(model, make_evaluate(density), position, execution)  # raises what is wrong with the model, in words
+        program = make_evaluate(value_and_gradient(model, density_library))
+        ProgramGradients(model, program, execution).evaluate(position)  # raises what is wrong with the model, in words
         raise
     seconds = {chains: times.of_all_chains(chains, model.dimension, execution, cores) for chains in numbers}
     return replace(choose_chains(sampler, seconds, cores, model.dimension), checked=checked)

@@ -19,6 +19,7 @@ from batchnuts.mcmc.checkpoint.keeper import Keeper
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
 from batchnuts.mcmc.execution.chain_states import ChainStates, InDraws
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows
+from batchnuts.mcmc.execution.evaluation import GradientService
 from batchnuts.mcmc.execution.model_description import described, made_with
 from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.execution.runner import Counts, Interrupted, Runner, RunningStretch, UnboundedDensity
@@ -128,7 +129,7 @@ class Run:
     def first_states(self, proposals: Proposals) -> tuple[ChainStates, int]:
         """Starts that all chains can use, from the proposed ones; and how many of these were no numbers' (Starts)."""
         model, sampler = self.model, self.sampler
-        starts = find_starts(model, self.programs.evaluate, proposals, self.execution)
+        starts = find_starts(model, self.gradients, proposals)
         tuning = self.tuning
         metric = unit_metric(model.dimension, sampler.metric) if tuning is None else tuning.metric
         step_size = np.full(sampler.chain_count, sampler.step_size or (1.0 if tuning is None else tuning.step_size))
@@ -318,7 +319,7 @@ class Run:
 
     def _saved(self, keeper: Keeper, running: RunningStretch | None) -> SavedRun:
         if keeper.density is None:
-            keeper.density = self.evaluated(keeper.place.states.position)
+            keeper.density = self.gradients.evaluate(keeper.place.states.position)
         saved = None if running is None else running.save()
         in_draws = isinstance(keeper.place, InDraws) and saved is not None and self.checks is not None
         return SavedRun(
@@ -344,15 +345,16 @@ class Run:
         """A window's result, reduced; states: those before it."""
         window = result
         if not isinstance(window, ReducedWindow):  # its draws are here
-            window = reduce_window(window, states.position, reduction, self.evaluated)
+            window = reduce_window(window, states.position, reduction, self.gradients)
         if (drawn := window.drawn) is not None:
             counts = Counts(useful_gradients=drawn.useful, executed_gradients=drawn.evaluated)
             self.spent.counts["warmup"] += counts
         return window
 
-    def evaluated(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Log-density and gradient of all chains, at positions [chains, dimension]."""
-        return self.chains.evaluated(self, position)
+    @property
+    def gradients(self) -> GradientService:
+        """What evaluates the density at positions of chains."""
+        return self.chains.gradients(self)
 
     # ---- draws -----------------------------------------------------------------------------------------------------
 

@@ -185,7 +185,7 @@ def _phases(run: Run, proposals: Proposals) -> Draws:
         place: InWarmup | InDraws | None = None
     else:
         place, states = saved.place, saved.place.states
-        values = run.evaluated(states.position)
+        values = run.gradients.evaluate(states.position)
         require_same_density(saved, values)
         if np.isnan(states.gradient).all():  # chains had gone beyond what was kept
             place = replace(place, states=replace(states, gradient=values[1]))

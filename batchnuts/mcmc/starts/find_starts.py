@@ -9,15 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch import BatchedFunction
 from batchnuts.autobatch.machine import engine_infos
-from batchnuts.mcmc.execution.evaluation import Checked, evaluate_at, not_finite, reached_by
+from batchnuts.mcmc.execution.evaluation import Checked, GradientService, not_finite, reached_by
 from batchnuts.mcmc.model.check_model import check_density, refuse_unbounded
 from batchnuts.mcmc.model.improper import refuse_improper
 from batchnuts.mcmc.model.library_choice import DensityLibrary, density_library_of
 from batchnuts.mcmc.model.lost_observations import lost_observations
 from batchnuts.mcmc.model.model import Model, ModelError
-from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 from batchnuts.mcmc.starts.absurd_starts import absurd_starts
 from batchnuts.mcmc.starts.initialization import Proposals
 
@@ -56,21 +54,20 @@ def check_at_starts(
 
 def find_starts(
     model: Model,
-    evaluate: BatchedFunction,
+    gradients: GradientService,
     proposals: Proposals,
-    execution: ExecutionSettings,
 ) -> Starts:
     """A start for each chain: the proposed one, and others where the density is not finite there.
 
     Starts whose log-density is absurd beside those of the others (absurd_starts.py) are drawn again as well, where
     others can be drawn. The starts of a seed are always the same, and those of a superchain depend on the others by
-    that alone (unless an initializer makes them). evaluate: made by `make_evaluate` (evaluation.py). Raises ModelError
+    that alone (unless an initializer makes them). Raises ModelError
     where, after TRIES draws, a chain still has no start, UnboundedDensityError where the density is +inf.
     """
     position, drawn = proposals(0), draw_again(proposals)
     tries, not_numbers = 1, 0
     while True:
-        log_density, gradient = evaluate_at(model, evaluate, position, execution)
+        log_density, gradient = gradients.evaluate(position)
         overflowed = np.isnan(gradient).any(axis=1)  # on the way to the density: drawn again
         refuse_unbounded(model, np.where(overflowed, -np.inf, log_density), position, "its start")
         bad = not_finite(log_density, gradient)
@@ -95,11 +92,9 @@ def draw_again(proposals: Proposals) -> Iterator[NDArray[Any]]:
     return map(proposals, range(1, TRIES))
 
 
-def values_at(
-    model: Model, evaluate: BatchedFunction, position: NDArray[Any], execution: ExecutionSettings
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def values_at(model: Model, gradients: GradientService, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Log-density and gradient at given starts; raises ModelError where one of them is not finite."""
-    log_density, gradient = evaluate_at(model, evaluate, position, execution)
+    log_density, gradient = gradients.evaluate(position)
     if not_finite(log_density, gradient).any():
         raise no_start(model, position, log_density, gradient, 1)
     return log_density, gradient

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import ops
-from batchnuts.mcmc.execution.evaluation import evaluate_at, make_evaluate, not_finite
+from batchnuts.mcmc.execution.evaluation import ProgramGradients, make_evaluate, not_finite
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model.check_model import check_density
 from batchnuts.mcmc.model.findings import Finding, ModelCheck
@@ -70,9 +70,8 @@ def check(model: Model, seed: int = 0) -> ModelCheck:
     *_, at_start = check_density(model, positions, density_library)
     refuse_improper(model, density_library, positions, at_start)
     execution = ExecutionSettings.model_validate({"backend": density_library.backend})
-    log_density, gradient = evaluate_at(
-        model, make_evaluate(value_and_gradient(model, density_library)), positions, execution
-    )
+    program = make_evaluate(value_and_gradient(model, density_library))
+    log_density, gradient = ProgramGradients(model, program, execution).evaluate(positions)
     finite = ~not_finite(log_density, gradient)
     reasons = [] if finite.all() else lost_observations(model, positions[~finite])
     findings = [_starts(finite, log_density, reasons)]

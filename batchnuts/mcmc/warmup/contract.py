@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.execution.chain_states import ChainStates
+from batchnuts.mcmc.execution.evaluation import GradientService
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult
@@ -77,8 +78,9 @@ class WarmupRun(Protocol):
     def reduced(self, result: ChainResult | ReducedWindow, states: ChainStates, reduction: Reduction) -> ReducedWindow:
         """A window's result, reduced."""
 
-    def evaluated(self, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Log-density and gradient of all chains, at positions [chains, dimension]."""
+    @property
+    def gradients(self) -> GradientService:
+        """What evaluates the density at positions of chains."""
 
     def use(self, metric: MetricParameters) -> NDArray[Any]:
         """Let programs that start from now on have this metric; returns the chains' inverse masses."""

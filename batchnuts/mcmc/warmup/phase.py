@@ -310,13 +310,13 @@ def _restarted(run: WarmupRun, previous: Pooled | None, pooled: Pooled, waited: 
     scale = np.sqrt(pooled.moments.of(counts).pooled_variance[1:])
     position = np.array(states.position)
     position[restarted] = position[chosen] + JITTER * scale * rng.normal(size=(len(chosen), position.shape[1]))
-    log_density, gradient = run.evaluated(position)
+    log_density, gradient = run.gradients.evaluate(position)
     bad = ~(np.isfinite(log_density) & np.isfinite(gradient).all(axis=1))
     if bad.any():  # the other chain's own position, where the density is finite
         exact = np.array(states.position)
         exact[restarted] = exact[chosen]
         position = np.where(bad[:, None], exact, position)
-        log_density, gradient = run.evaluated(position)
+        log_density, gradient = run.gradients.evaluate(position)
     moved = replace(states, position=position, log_density=log_density, gradient=gradient)
     outliers, behind = pooled.outliers & ~restarted, pooled.late & ~restarted
     return replace(pooled, states=moved, restarted=restarted, outliers=outliers, late=behind)
