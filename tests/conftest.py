@@ -8,6 +8,7 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -25,6 +26,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # likewise; never the user's own ca
     atexit.register(shutil.rmtree, _programs, ignore_errors=True)
     os.environ["BATCHNUTS_CACHE"] = _programs
 
+import affected_tests
 import examples  # noqa: F401  (hypothesis's profiles)
 import pytest
 import quick_tests  # first: it decides what can be imported
@@ -69,6 +71,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what the passes give now")
     parser.addoption("--tenth", type=int, choices=range(10), help="run only every tenth test, by a hash of its name")
     parser.addoption("--of-commit", type=lambda digits: int(digits, 16), help="run what CI runs of this commit")
+    parser.addoption(
+        "--affected-since", metavar="REVISION", help="run tests that depend on what has changed since then"
+    )
+    parser.addoption("--nearest", type=int, help="of those, so many at most: of files that import it most directly")
     parser.addoption("--mutant", help="run the tests on this mutant of the library (mutants_table.py)")
 
 
@@ -94,17 +100,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if unknown := SLOW_TESTS.unknown(named, collected, root):
             raise pytest.UsageError(f"tests/slow_tests.txt has what is no test: {', '.join(unknown)}")
     tenth, commit = config.getoption("--tenth"), config.getoption("--of-commit")
-    if tenth is None and commit is None:
+    revision = config.getoption("--affected-since")
+    if tenth is None and commit is None and revision is None:
         return
+    affected = _affected(items, revision, config.getoption("--nearest")) if revision is not None else frozenset()
     chosen, left_out = [], []
-    for item in items:
+    for number, item in enumerate(items):
+        marks = {mark.name for mark in item.iter_markers()}
         if tenth is not None:
-            part, parts = tenth, 10
+            wanted = is_in_part(item.nodeid, tenth, 10)
         else:
-            part, parts = commit, parts_of({mark.name for mark in item.iter_markers()})
-        (chosen if is_in_part(item.nodeid, part, parts) else left_out).append(item)
+            wanted = commit is not None and is_in_part(item.nodeid, commit, parts_of(marks))
+        (chosen if wanted or number in affected else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = chosen
+
+
+def _affected(items: list[pytest.Item], revision: str, most: int | None) -> frozenset[int]:
+    """The numbers of the tests that depend on what has changed since a revision, but for those marked `release`."""
+    try:
+        changed = affected_tests.changed_since(revision)
+    except subprocess.CalledProcessError as error:
+        raise pytest.UsageError(f"--affected-since {revision}: {error.stderr.strip()}") from error
+    far = affected_tests.distances(changed, affected_tests.imports_of())
+    files = [
+        "" if item.get_closest_marker("release") else item.path.relative_to(affected_tests.ROOT).as_posix()
+        for item in items
+    ]
+    return affected_tests.nearest(files, far, most)
 
 
 def pytest_collection_finish() -> None:

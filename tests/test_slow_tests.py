@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import affected_tests
 import quick_tests
 from covered_by_others import branches_of, covered_by_others, seconds_of
 from slow_tests import is_in_part, parts_of, read_slow_tests
@@ -74,3 +75,46 @@ def test_what_is_quick() -> None:
     assert not quick_tests.is_quick("tests/compiler/test_errors.py::test_a[x]", {"slow"})
     assert not quick_tests.is_quick("tests/compiler/test_errors.py::test_unknown_options[option0]", set())
     assert not quick_tests.is_quick("tests/bridges/test_pymc.py::test_a", set())
+
+
+def test_files_are_as_far_from_a_change_as_imports_are_long(tmp_path: Path) -> None:
+    """Through packages and helpers; a file that is no module is named in a test's text."""
+    texts = {
+        "batchnuts/__init__.py": "",
+        "batchnuts/core.py": "import numpy",
+        "batchnuts/api.py": "from batchnuts.core import run",
+        "models/eight.py": "from batchnuts import api",
+        "tests/helpers/cases.py": "import batchnuts.models.eight",
+        "tests/test_core.py": "def test():\n    from batchnuts import core",
+        "tests/test_cases.py": "from cases import CASES",
+        "tests/test_page.py": "PAGE = 'start.md'",
+    }
+    for name, text in texts.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    imports = affected_tests.imports_of(tmp_path)
+    far = affected_tests.distances(["batchnuts/core.py", "docs/start.md"], imports, tmp_path)
+    tests = {name: far[name] for name in texts if "/test_" in name}
+    assert tests == {"tests/test_core.py": 1, "tests/test_cases.py": 4, "tests/test_page.py": 1}
+    assert affected_tests.distances(["models/eight.py"], imports, tmp_path).keys() == {
+        "models/eight.py",
+        "tests/helpers/cases.py",
+        "tests/test_cases.py",
+    }
+
+
+def test_the_nearest_files_are_run_whole() -> None:
+    files = ["far", "near", "near", "other", "middle"]
+    far = {"near": 1, "middle": 2, "far": 3}
+    assert affected_tests.nearest(files, far, None) == {0, 1, 2, 4}
+    assert affected_tests.nearest(files, far, 3) == {1, 2, 4}
+    assert affected_tests.nearest(files, far, 1) == {4}
+
+
+def test_what_depends_on_the_representation_of_programs() -> None:
+    """In the project itself: nearly all, through helpers and what is imported within functions."""
+    far = affected_tests.distances(["batchnuts/autobatch/ir/program.py"], affected_tests.imports_of())
+    assert far["tests/compiler/test_passes.py"] <= 2
+    assert {"tests/mcmc/test_nuts.py", "tests/test_cluster.py", "tests/experiments/test_answer.py"} <= far.keys()
+    assert "tests/compiler/test_parsing.py" not in far
