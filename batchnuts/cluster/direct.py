@@ -23,7 +23,7 @@ from batchnuts.mcmc.kernel.chain_program import Record
 from batchnuts.mcmc.output.streaming import ZarrRun
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.statistics.chain_means import ChainMeans
-from batchnuts.mcmc.storage.contract import MakeStorage, Storage
+from batchnuts.mcmc.storage.contract import LaneRows, MakeStorage, Storage
 from batchnuts.mcmc.storage.draws import Draws, statistics
 from batchnuts.mcmc.storage.layout import Layout
 from batchnuts.mcmc.storage.logged import PART, LoggedStorage
@@ -95,16 +95,9 @@ class DirectStorage(Storage):
             self.sink.files.drop(group, [variable] if variable else None)
 
     @override
-    def record(
-        self,
-        chains: NDArray[np.int64],
-        lanes: NDArray[np.int64],
-        first: NDArray[np.int64],
-        last: NDArray[np.int64],
-        records: Record,
-    ) -> None:
+    def record(self, rows: LaneRows) -> None:
         if self.memory is not None:
-            self.memory.record(chains, lanes, first, last, records)
+            self.memory.record(rows)
 
     @override
     def flush(self) -> None:

@@ -11,7 +11,7 @@ from typing_extensions import override
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.cluster.messages import Rows
 from batchnuts.mcmc.kernel.chain_program import Record
-from batchnuts.mcmc.storage.contract import Storage
+from batchnuts.mcmc.storage.contract import LaneRows, Storage
 from batchnuts.mcmc.storage.memory import MemoryStorage
 
 
@@ -49,17 +49,10 @@ class RecentStorage(PassedOn):
         self.rows: list[Rows] = []
 
     @override
-    def record(
-        self,
-        chains: NDArray[np.int64],
-        lanes: NDArray[np.int64],
-        first: NDArray[np.int64],
-        last: NDArray[np.int64],
-        records: Record,
-    ) -> None:
-        if (rows := new_rows(chains, lanes, first, last, records, self.recorded[chains])) is not None:
-            self.rows.append(rows)
-            self.recorded[rows.chains] = rows.last
+    def record(self, rows: LaneRows) -> None:
+        if (new := new_rows(rows, self.recorded)) is not None:
+            self.rows.append(new)
+            self.recorded[new.chains] = new.last
 
     def take(self) -> tuple[Rows, ...]:
         """Give all rows that there are, which are not kept."""
@@ -93,22 +86,14 @@ class WindowStorage(MemoryStorage):
         map_leaves(write_rows, block, records)
 
 
-def new_rows(
-    chains: NDArray[np.int64],
-    lanes: NDArray[np.int64],
-    first: NDArray[np.int64],
-    last: NDArray[np.int64],
-    records: Record,
-    recorded: NDArray[np.int64],
-) -> Rows | None:
-    """Copies of the rows of some lanes that come after the first `recorded` [n] transitions, if any; else as for
-    Storage.record. The numbers of chains are kept."""
-    low = np.maximum(first, recorded)
-    has_new = low < last
+def new_rows(rows: LaneRows, recorded: NDArray[np.int64]) -> Rows | None:
+    """Copies of the rows that come after those that each chain has `recorded` [chains] before, if any."""
+    low = np.maximum(rows.first, recorded[rows.chains])
+    has_new = low < rows.last
     if not has_new.any():
         return None
-    chains, lanes, first, last, low = (array[has_new] for array in (chains, lanes, first, last, low))
-    rows = (low - first)[:, None] + np.arange(int((last - low).max()))
-    rows = np.minimum(rows, records.lp.shape[1] - 1)
-    copies: Record = map_leaves(lambda array: array[lanes[:, None], rows], records)
-    return Rows(chains.copy(), low, last.copy(), copies)
+    new, low = rows.where(has_new), low[has_new]
+    numbers = (low - new.first)[:, None] + np.arange(int((new.last - low).max()))
+    numbers = np.minimum(numbers, rows.records.lp.shape[1] - 1)
+    copies: Record = map_leaves(lambda array: array[new.lanes[:, None], numbers], rows.records)
+    return Rows(new.chains, low, new.last, copies)

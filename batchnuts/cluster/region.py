@@ -18,6 +18,7 @@ from batchnuts.cluster.messages import TOKEN, Rows, SavedRegion
 from batchnuts.cluster.recent import PassedOn, new_rows
 from batchnuts.mcmc.kernel.chain_program import Record
 from batchnuts.mcmc.statistics.chain_means import ChainMeans
+from batchnuts.mcmc.storage.contract import LaneRows
 from batchnuts.mcmc.storage.divergent import divergences_of_block, put_divergences
 from batchnuts.mcmc.storage.place import Place
 
@@ -55,23 +56,16 @@ class RegionStorage(PassedOn):
             self.means.restore(saved.means)
 
     @override
-    def record(
-        self,
-        chains: NDArray[np.int64],
-        lanes: NDArray[np.int64],
-        first: NDArray[np.int64],
-        last: NDArray[np.int64],
-        records: Record,
-    ) -> None:
+    def record(self, rows: LaneRows) -> None:
         """Take transitions as a Storage does. Raises OSError where a block cannot be written."""
-        rows = new_rows(chains, lanes, first, last, records, self.recorded[chains])
-        if rows is None:
+        new = new_rows(rows, self.recorded)
+        if new is None:
             return
-        self.means.add(rows.chains, rows.records.position, rows.records.step_size, rows.last - rows.first)
-        self.rows.append(rows)
+        self.means.add(new.chains, new.records.position, new.records.step_size, new.last - new.first)
+        self.rows.append(new)
         if self.sends:
-            self.fresh.append(rows)
-        self.recorded[rows.chains] = rows.last
+            self.fresh.append(new)
+        self.recorded[new.chains] = new.last
         while (length := self._complete_block()) is not None:
             self._write(length)
 

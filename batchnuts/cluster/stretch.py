@@ -38,7 +38,7 @@ from batchnuts.mcmc.execution.window_reduction import ReducedWindow, joined
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record, counted, empty_records
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
 from batchnuts.mcmc.run.run import Run
-from batchnuts.mcmc.storage.contract import MakeStorage, Storage
+from batchnuts.mcmc.storage.contract import LaneRows, MakeStorage, Storage
 
 if TYPE_CHECKING:
     from distributed import Future
@@ -335,7 +335,7 @@ class StretchOnCluster(RunningStretch):
         for rows in report.rows:
             numbers = rows.chains + group.first
             lanes = np.arange(len(numbers))
-            new = new_rows(numbers, lanes, rows.first, rows.last, rows.records, self.recorded[numbers])
+            new = new_rows(LaneRows(numbers, lanes, rows.first, rows.last, rows.records), self.recorded)
             if new is not None:
                 assert self.storage is not None
                 if (new.first != self.recorded[new.chains]).any():
@@ -343,7 +343,7 @@ class StretchOnCluster(RunningStretch):
                         f"Transitions of chains {numbers.min()} to {numbers.max()} never came: this is an error of "
                         "batchnuts; please report it."
                     )
-                self.storage.record(new.chains, np.arange(len(new.chains)), new.first, new.last, new.records)
+                self.storage.record(LaneRows(new.chains, np.arange(len(new.chains)), new.first, new.last, new.records))
                 self.recorded[new.chains] = new.last
         if self.direct is not None:
             self.direct.take(group, report)

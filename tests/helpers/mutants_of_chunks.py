@@ -209,4 +209,4 @@ def saved_states_go_on(patch: pytest.MonkeyPatch) -> None:
 @killed_by("chunks clusters", f"{UNHEARD}[not saved]")
 def all_reports_count(patch: pytest.MonkeyPatch) -> None:
     """rows that were recorded before are recorded again"""
-    rewrite(patch, recent.new_rows, "np.maximum(first, recorded)", "first")
+    rewrite(patch, recent.new_rows, "np.maximum(rows.first, recorded[rows.chains])", "rows.first")

@@ -63,7 +63,7 @@ def lanes_are_chains(patch: pytest.MonkeyPatch) -> None:
 @killed_by("storage memory", f"{MEMORY}::test_each_chain_has_its_rows_in_order", cheap=True)
 def lanes_in_order(patch: pytest.MonkeyPatch) -> None:
     """first rows are looked for on as many lanes from the first one on"""
-    rewrite(patch, MemoryStorage.record, "source[lanes[from_start], :rows]", "source[: from_start.sum(), :rows]")
+    rewrite(patch, MemoryStorage.record, "source[lanes[from_start], :length]", "source[: from_start.sum(), :length]")
 
 
 @killed_by("storage memory", f"{MEMORY}::test_each_chain_has_its_rows_in_order", cheap=True)
@@ -92,7 +92,7 @@ def records_in_double_precision(patch: pytest.MonkeyPatch) -> None:
 @killed_by("storage kept", "mcmc/test_runner.py::test_the_result_is_the_last_record")
 def rows_stay_in_the_machine(patch: pytest.MonkeyPatch) -> None:
     """of an interrupted run the present places of chains are known, and not their earlier ones"""
-    rewrite(patch, HostState.take, "self.storage.record(chains, lanes, first, last, result.records)", "pass")
+    rewrite(patch, HostState.take, "self.storage.record(LaneRows(chains, lanes, first, last, result.records))", "pass")
 
 
 @killed_by("storage kept", f"{RUNS}::test_buffers_of_few_rows_change_no_draw[5-1-1]")
@@ -178,7 +178,7 @@ def writes_after_a_failure(patch: pytest.MonkeyPatch) -> None:
 @killed_by("storage streamed", f"{STREAMING}::test_a_store_holds_what_a_netcdf_file_holds[interrupted]")
 def rows_count_twice(patch: pytest.MonkeyPatch) -> None:
     """rows that come a second time are counted as new ones"""
-    rewrite(patch, StreamedStorage._record, "np.maximum(first, self.recorded[chains])", "first")
+    rewrite(patch, StreamedStorage._record, "np.maximum(rows.first, self.recorded[rows.chains])", "rows.first")
 
 
 @killed_by("storage streamed", f"{STREAMING}::test_chains_wait_while_the_queue_is_full")

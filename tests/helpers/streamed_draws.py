@@ -18,6 +18,7 @@ from batchnuts.mcmc.model.supports import Lower
 from batchnuts.mcmc.output.datasets import to_datasets
 from batchnuts.mcmc.output.streaming import ZarrRun
 from batchnuts.mcmc.settings.run_settings import SamplerSettings
+from batchnuts.mcmc.storage.contract import LaneRows
 from batchnuts.mcmc.storage.draws import Draws
 from batchnuts.mcmc.storage.stored_run import is_interrupted
 
@@ -89,7 +90,7 @@ def record(storage: Any, records: Record, chains: Any, lanes: Any, first: Any, l
         return there
 
     made = map_leaves(buffer, records)
-    storage.record(chains, lanes, first, last, made)
+    storage.record(LaneRows(chains, lanes, first, last, made))
     map_leaves(lambda array: array.fill(0), made)
 
 
@@ -171,8 +172,8 @@ def store_part(place: OutputLocation, draws: Draws, content: Content, last: int)
     run = ZarrRun(place, MODEL, content, earlier=draws.first, replace=True)
     like = map_leaves(lambda array: array[:1, :1], records_of(draws))
     storage: Any = run.begin(SAMPLER, draws.execution)(like, CHAINS, last)
-    chains = np.arange(CHAINS)
-    storage.record(chains, chains, np.full(CHAINS, draws.first), draws.first + draws.done, records_of(draws))
+    first = np.full(CHAINS, draws.first)
+    storage.record(LaneRows.of_all(first, first + draws.done, records_of(draws)))
     run.finish(draws)
 
 

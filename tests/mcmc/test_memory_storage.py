@@ -7,6 +7,7 @@ import pytest
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.kernel.chain_program import Record, empty_records
+from batchnuts.mcmc.storage.contract import LaneRows
 from batchnuts.mcmc.storage.memory import MemoryStorage
 
 CHAINS, TRANSITIONS, LANES, ROWS = 4, 6, 3, 2
@@ -19,7 +20,7 @@ def rows(numbers: list[list[float]]) -> Record:
 
 
 def record(storage: MemoryStorage, chains: list[int], lanes: list[int], first: list[int], last: list[int], of: Record):
-    storage.record(*(np.array(numbers, np.int64) for numbers in (chains, lanes, first, last)), of)
+    storage.record(LaneRows(*(np.array(numbers, np.int64) for numbers in (chains, lanes, first, last)), of))
 
 
 def made() -> MemoryStorage:

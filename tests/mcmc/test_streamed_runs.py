@@ -30,6 +30,7 @@ from batchnuts.autobatch.machine import map_leaves
 sys.path[:0] = sys.argv[3:]
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.storage import streamed
+from batchnuts.mcmc.storage.contract import LaneRows
 from batchnuts.mcmc.output.streaming import ZarrRun
 from streamed_draws import MODEL, SAMPLER, drawn, records_of
 chains, rows, draws = 64, 50, int(sys.argv[2])
@@ -39,9 +40,9 @@ one = map_leaves(lambda a: np.ones((chains, rows, *a.shape[2:]), a.dtype), recor
 one = one._replace(position=rng.normal(size=one.position.shape).astype(one.position.dtype))
 run = ZarrRun(Path(sys.argv[1]), MODEL, Content())
 storage = run.begin(SAMPLER, drawn().execution)(one, chains, draws)
-at = np.arange(chains)
 for first in range(0, draws, rows):
-    storage.record(at, at, np.full(chains, first), np.full(chains, first + rows), one)
+    begin = np.full(chains, first)
+    storage.record(LaneRows.of_all(begin, begin + rows, one))
 storage.finalize()
 with open("/proc/self/status") as status:  # ru_maxrss begins with that of the process that started this one
     print(int(re.search("VmHWM: *([0-9]+)", status.read().replace("\t", " "))[1]) * 1024)

@@ -23,7 +23,7 @@ from batchnuts.mcmc.execution.runner import (
 from batchnuts.mcmc.execution.window_reduction import Reduction
 from batchnuts.mcmc.kernel.chain_program import CARRIED, ChainInputs, ChainResult, Record, counted
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
-from batchnuts.mcmc.storage.contract import MakeStorage, Storage
+from batchnuts.mcmc.storage.contract import LaneRows, MakeStorage, Storage
 from batchnuts.mcmc.storage.draws import Arrangement
 from batchnuts.mcmc.storage.memory import MemoryStorage
 
@@ -128,11 +128,11 @@ class CalledStretch(RunningStretch):
 
     def _take(self, result: ChainResult, length: int) -> None:
         """Record what a call has made: that many transitions."""
-        lanes = np.arange(len(result.done))
+        chains = len(result.done)
         if self.storage is None:
-            self.storage = self.make_storage(result.records, len(lanes), self.transitions)
-        first = np.full(len(lanes), self.recorded)
-        self.storage.record(lanes, lanes, first, first + length, result.records)
+            self.storage = self.make_storage(result.records, chains, self.transitions)
+        first = np.full(chains, self.recorded)
+        self.storage.record(LaneRows.of_all(first, first + length, result.records))
         self.recorded += length
         self.gradients += int(result.records.n_steps[:, :length].sum())
         self._end_at(result)

@@ -24,7 +24,7 @@ from batchnuts.autobatch.machine import State, map_leaves
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.runner import Counts, UnboundedDensity
 from batchnuts.mcmc.kernel.chain_program import CARRIED, COUNTED, ChainInputs, ChainResult
-from batchnuts.mcmc.storage.contract import Storage
+from batchnuts.mcmc.storage.contract import LaneRows, Storage
 
 SLICE_SECONDS = 0.5
 """How long the machine runs between two returns to the host; two returns per second cost nothing measurable."""
@@ -90,7 +90,7 @@ class HostState:
         lanes, chains = chunk.occupied()
         result = chunk.machine.partial_result(chunk.state)
         first, last = chunk.machine.working(chunk.state, "first_row")[lanes], result.done[lanes]
-        self.storage.record(chains, lanes, first, last, result.records)
+        self.storage.record(LaneRows(chains, lanes, first, last, result.records))
         self.recorded[chains] = last
 
         def put(target: NDArray[Any], source: NDArray[Any]) -> None:

@@ -30,7 +30,7 @@ from batchnuts.mcmc.output.datasets import (
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.statistics.chain_means import ChainMeans, chain_means
 from batchnuts.mcmc.statistics.draw_blocks import VariableBlock
-from batchnuts.mcmc.storage.contract import MakeStorage, Storage, Stream
+from batchnuts.mcmc.storage.contract import LaneRows, MakeStorage, Storage, Stream
 from batchnuts.mcmc.storage.draws import Draws, statistics
 from batchnuts.mcmc.storage.layout import Entries, Layout
 from batchnuts.mcmc.storage.logged import PART
@@ -279,15 +279,9 @@ class Following(Storage):
         self.earlier = earlier
 
     @override
-    def record(
-        self,
-        chains: NDArray[np.int64],
-        lanes: NDArray[np.int64],
-        first: NDArray[np.int64],
-        last: NDArray[np.int64],
-        records: Record,
-    ) -> None:
-        self.storage.record(chains, lanes, first - self.earlier, last - self.earlier, records)
+    def record(self, rows: LaneRows) -> None:
+        first, last = rows.first - self.earlier, rows.last - self.earlier
+        self.storage.record(LaneRows(rows.chains, rows.lanes, first, last, rows.records))
 
     @override
     def flush(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -11,6 +12,33 @@ from batchnuts.mcmc.kernel.chain_program import Record
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 
 
+@dataclass(frozen=True, eq=False)
+class LaneRows:
+    """Transitions [first, last) of some chains, in the buffers of a machine's lanes, which change after a call."""
+
+    chains: NDArray[np.int64]
+    """[n]."""
+    lanes: NDArray[np.int64]
+    """[n]: the lane that ran each of the chains."""
+    first: NDArray[np.int64]
+    """[n]: the transition of row 0."""
+    last: NDArray[np.int64]
+    """[n]: rows from `last - first` on are undefined."""
+    records: Record
+    """Arrays [all lanes, rows, ...]."""
+
+    @classmethod
+    def of_all(cls, first: NDArray[np.int64], last: NDArray[np.int64], records: Record) -> LaneRows:
+        """Make them of arrays with one lane for each chain, in their order."""
+        chains = np.arange(len(first))
+        return cls(chains, chains, first, last, records)
+
+    def where(self, chosen: NDArray[np.bool_]) -> LaneRows:
+        """Those of some of the chains [n]."""
+        chains, lanes = self.chains[chosen], self.lanes[chosen]
+        return LaneRows(chains, lanes, self.first[chosen], self.last[chosen], self.records)
+
+
 class Storage(Protocol):
     """The records of all chains of one stretch.
 
@@ -18,20 +46,8 @@ class Storage(Protocol):
     until `flush`.
     """
 
-    def record(
-        self,
-        chains: NDArray[np.int64],
-        lanes: NDArray[np.int64],
-        first: NDArray[np.int64],
-        last: NDArray[np.int64],
-        records: Record,
-    ) -> None:
-        """Take the transitions [first, last) of some chains, which follow those that they have recorded before.
-
-        chains, lanes, first, last [n]: lane `lanes[i]` ran chain `chains[i]`. records: arrays [all lanes, rows, ...],
-        row 0 is transition `first[i]`; rows from `last[i] - first[i]` on are undefined, and the arrays belong to the
-        machine: they change after the call.
-        """
+    def record(self, rows: LaneRows) -> None:
+        """Take transitions of some chains, which follow those that they have recorded before."""
 
     def flush(self) -> None:
         """Make everything recorded so far durable, where records are on a disk."""

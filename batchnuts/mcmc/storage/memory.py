@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.kernel.chain_program import Record
-from batchnuts.mcmc.storage.contract import Storage
+from batchnuts.mcmc.storage.contract import LaneRows, Storage
 
 
 class MemoryStorage(Storage):
@@ -40,14 +40,8 @@ class MemoryStorage(Storage):
         self.rows += rows
 
     @override
-    def record(
-        self,
-        chains: NDArray[np.int64],
-        lanes: NDArray[np.int64],
-        first: NDArray[np.int64],
-        last: NDArray[np.int64],
-        records: Record,
-    ) -> None:
+    def record(self, rows: LaneRows) -> None:
+        chains, lanes, first, last = rows.chains, rows.lanes, rows.first, rows.last
         self.make_room(int(last.max(initial=0)))
         for start, block in self.blocks:
             # the first block takes what was recorded from the start on in one go, with rows after the last, which are
@@ -56,11 +50,11 @@ class MemoryStorage(Storage):
             size = block.lp.shape[1]
             low, high = np.maximum(first, start), np.minimum(last, start + size)
             singly = np.flatnonzero(~from_start & (low < high))
-            for target, source in zip(block, records):
+            for target, source in zip(block, rows.records):
                 if isinstance(target, tuple):  # not asked for
                     continue
-                rows = min(size, source.shape[1])
-                target[chains[from_start], :rows] = source[lanes[from_start], :rows]
+                length = min(size, source.shape[1])
+                target[chains[from_start], :length] = source[lanes[from_start], :length]
                 for i in singly:
                     part = source[lanes[i], low[i] - first[i] : high[i] - first[i]]
                     target[chains[i], low[i] - start : high[i] - start] = part

@@ -26,7 +26,7 @@ from batchnuts.files.saving import OutputError, reason_of
 from batchnuts.files.sealed_file import CheckpointError, read_arrays, write_arrays
 from batchnuts.mcmc.kernel.chain_program import Record
 from batchnuts.mcmc.statistics.chain_means import ChainMeans
-from batchnuts.mcmc.storage.contract import Storage
+from batchnuts.mcmc.storage.contract import LaneRows, Storage
 from batchnuts.mcmc.storage.logged import PART, LoggedStorage
 from batchnuts.mcmc.storage.row_blocks import RowBlock, RowBlocks
 from batchnuts.process.atomic import synchronize
@@ -137,42 +137,30 @@ class StreamedStorage(Storage):
     # ---- chunks' threads ---------------------------------------------------------------------------------------------
 
     @override
-    def record(
-        self,
-        chains: NDArray[np.int64],
-        lanes: NDArray[np.int64],
-        first: NDArray[np.int64],
-        last: NDArray[np.int64],
-        records: Record,
-    ) -> None:
+    def record(self, rows: LaneRows) -> None:
         """Waits while the queue is full; raises what the writer has failed with, and OutputError where a block cannot
         be written to a file."""
         if self.memory is not None:
-            self.memory.record(chains, lanes, first, last, records)
+            self.memory.record(rows)
         try:
-            self._record(chains, lanes, first, last, records)
+            self._record(rows)
         except OSError as error:
             with self.changed:
                 self.failure = OutputError(f"Cannot write {self.folder}: {reason_of(error)}.")
                 self.changed.notify_all()
                 raise self.failure from error
 
-    def _record(
-        self,
-        chains: NDArray[np.int64],
-        lanes: NDArray[np.int64],
-        first: NDArray[np.int64],
-        last: NDArray[np.int64],
-        records: Record,
-    ) -> None:
+    def _record(self, rows: LaneRows) -> None:
         with self.changed:
             self._raise_failure()
-            low = np.maximum(first, self.recorded[chains])  # when a run is interrupted, rows may come a second time
-            some = low < last
+            # when a run is interrupted, rows may come a second time
+            low = np.maximum(rows.first, self.recorded[rows.chains])
+            some = low < rows.last
             if not some.any():
                 return
-            chains, lanes, first, last, low = (array[some] for array in (chains, lanes, first, last, low))
-            self._add_to_means(chains, lanes, low - first, last - first, records)
+            rows, low = rows.where(some), low[some]
+            chains, lanes, first, last = rows.chains, rows.lanes, rows.first, rows.last
+            self._add_to_means(rows, low - first)
             for number in range(int(low.min()) // self.rows, -(-int(last.max()) // self.rows)):
                 start = number * self.rows
                 begin, end = np.maximum(low, start), np.minimum(last, start + self.rows)
@@ -186,7 +174,7 @@ class StreamedStorage(Storage):
                     np.repeat(begin - start, count) + offset,
                 )
                 source_lanes, target_chains = np.repeat(lanes, count), np.repeat(chains, count)
-                for target, source in zip(block.records, records):
+                for target, source in zip(block.records, rows.records):
                     if not isinstance(target, tuple):  # asked for
                         target[target_chains, target_rows] = source[source_lanes, source_rows]
                 block.filled += int(count.sum())
@@ -194,22 +182,16 @@ class StreamedStorage(Storage):
                     self._enqueue(self.blocks.take(number))
             self.recorded[chains] = last
 
-    def _add_to_means(
-        self,
-        chains: NDArray[np.int64],
-        lanes: NDArray[np.int64],
-        low: NDArray[np.int64],
-        high: NDArray[np.int64],
-        records: Record,
-    ) -> None:
-        """Add the rows [low, high) of these lanes to the means."""
+    def _add_to_means(self, rows: LaneRows, low: NDArray[np.int64]) -> None:
+        """Add the rows of the buffers from number `low` [n] on to the means."""
+        chains, lanes, high, records = rows.chains, rows.lanes, rows.last - rows.first, rows.records
         fresh = low == 0
         if fresh.any():
             position, step_size = records.position[lanes[fresh]], records.step_size[lanes[fresh]]
             self.means.add(chains[fresh], position, step_size, high[fresh])
         for i in np.flatnonzero(~fresh):
-            rows = np.s_[lanes[i : i + 1], low[i] : high[i]]
-            self.means.add(chains[i : i + 1], records.position[rows], records.step_size[rows], high[i : i + 1] - low[i])
+            new = np.s_[lanes[i : i + 1], low[i] : high[i]]
+            self.means.add(chains[i : i + 1], records.position[new], records.step_size[new], high[i : i + 1] - low[i])
 
     def _enqueue(self, block: RowBlock) -> None:
         while len(self.waiting) >= QUEUE and self.failure is None:
