@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from batchnuts.autobatch.errors import CompileError, UndefinedVariableError
-from batchnuts.autobatch.frontend.for_loops import Reading
+from batchnuts.autobatch.frontend.build import build_program
+from batchnuts.autobatch.frontend.builder import Reading
 from batchnuts.autobatch.frontend.sequences import Apart, Learned, LearnedMore, Numbers, length_of_type
-from batchnuts.autobatch.frontend.statements import build_program
 from batchnuts.autobatch.ir import verify
 from batchnuts.autobatch.ir.cfg import simplify
 from batchnuts.autobatch.ir.dataflow import check_assigned

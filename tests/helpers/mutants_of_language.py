@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mutants import around, mutant
 
-from batchnuts.autobatch.frontend import calls, expressions, for_loops, loop_names, sequences, walrus
+from batchnuts.autobatch.frontend import builder, calls, expressions, for_loops, loop_names, sequences, walrus
 from batchnuts.autobatch.language import structures
 
 
@@ -50,7 +50,7 @@ def zip_goes_on_to_the_longest(patch: pytest.MonkeyPatch) -> None:
 @mutant("for_loops")
 def a_loop_that_may_not_run_runs(patch: pytest.MonkeyPatch) -> None:
     """every loop over a sequence makes a first round"""
-    patch.setattr(for_loops.ForLoopBuilder, "makes_a_round", lambda self, sequence, learned: True)
+    patch.setattr(for_loops, "makes_a_round", lambda sequence, learned: True)
 
 
 @mutant("loop_names")
@@ -68,15 +68,15 @@ def nothing_is_carried_to_the_next_copy(patch: pytest.MonkeyPatch) -> None:
 @mutant("calls")
 def a_function_is_compiled_once(patch: pytest.MonkeyPatch) -> None:
     """a function is compiled for the first function that it is given, and used for others"""
-    patch.setattr(calls.Callee, "__eq__", lambda self, other: self.function == other.function)
-    patch.setattr(calls.Callee, "__hash__", lambda self: hash(self.function))
+    patch.setattr(builder.Callee, "__eq__", lambda self, other: self.function == other.function)
+    patch.setattr(builder.Callee, "__hash__", lambda self: hash(self.function))
 
 
 @mutant("calls")
 def a_function_inside_reads_nothing_around_it(patch: pytest.MonkeyPatch) -> None:
     """a function inside gets the variables around it in another order"""
 
-    def change(true: Any, self: Any, node: ast.Call, callee: Any) -> tuple[str, ...]:
-        return true(self, node, callee)[::-1]
+    def change(true: Any, b: Any, node: ast.Call, callee: Any) -> tuple[str, ...]:
+        return true(b, node, callee)[::-1]
 
-    around(patch, calls.CallBuilder, "captured", change)
+    around(patch, calls, "captured_by", change)

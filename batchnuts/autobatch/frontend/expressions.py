@@ -364,7 +364,7 @@ def copier_of(namespace: dict[str, Any]) -> ConstantCopier:
     return copier
 
 
-def _bound_in(node: ast.AST) -> set[str]:
+def bound_in(node: ast.AST) -> set[str]:
     """The names that an expression binds itself, in lambdas and comprehensions."""
     bound = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
     return bound | {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
@@ -374,7 +374,7 @@ def constants_read(
     node: ast.expr, local_names: set[str], namespace: Mapping[str, Any]
 ) -> Iterator[tuple[ast.expr, Any]]:
     """The parts of an expression that denote an object of enclosing scopes, the largest first, and the objects."""
-    local_names = local_names | _bound_in(node)
+    local_names = local_names | bound_in(node)
     for part in ast.walk(node):
         if isinstance(part, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(part.ctx, ast.Load):
             value = static_value(part, local_names, namespace)
@@ -388,7 +388,7 @@ def with_constants(node: ast.expr, names: tuple[str, ...], namespace: dict[str, 
     A backend that traces reads them once, and one that does not must not see later changes either. Such a value is
     named by a name, attributes and constant indices; copies go into the namespace, one for each text.
     """
-    local_names = _bound_in(node) | set(names)
+    local_names = bound_in(node) | set(names)
 
     class Constants(ast.NodeTransformer):
         def visit(self, inner: ast.AST) -> ast.AST:
