@@ -9,6 +9,10 @@ from typing import Any, TypeVar, cast
 
 Tree = TypeVar("Tree", bound=ast.AST)
 
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+SCOPES = (ast.Lambda, *COMPREHENSIONS)
+"""Expressions that bind names of their own."""
+
 _parsing = threading.RLock()
 """Before CPython 3.11.8 and 3.12.2 a parse that another thread's came between ended with a SystemError (gh-106905)."""
 
@@ -17,6 +21,16 @@ def parse(text: str, mode: str = "exec") -> Any:
     """`ast.parse` of the text."""
     with _parsing:
         return ast.parse(text, mode=mode)
+
+
+def load(name: str, like: ast.AST) -> ast.expr:
+    """The expression that reads a name, at the place of another node."""
+    return ast.copy_location(ast.Name(name, ast.Load()), like)
+
+
+def parameter_names(arguments: ast.arguments) -> list[str]:
+    """The parameters of a `def` or lambda, without those for `*` and `**`."""
+    return [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
 
 def copied(node: Tree, instead: Mapping[int, ast.AST] | None = None) -> Tree:

@@ -22,6 +22,7 @@ from batchnuts.autobatch.frontend.sequences import Apart, Learned, Numbers, Sequ
 from batchnuts.autobatch.frontend.source import FunctionSource, read_function
 from batchnuts.autobatch.ir.program import Op, Terminator, check_name
 from batchnuts.autobatch.language.functions import LaneFunction
+from batchnuts.autobatch.parsing import parameter_names
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,7 @@ class Builder:
             form = f"a parameter {parameter!r} that is given {kind} and assigned"
             example = f": value = 0.0 if {parameter} is None else {parameter}, say" if kind == "None" else ""
             self.refuse(tree, form, f"use another name{example}")
-        own = [a.arg for a in (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs)]
-        self.parameters = [*(p for p in own if p not in functions), *captured]
+        self.parameters = [*(p for p in parameter_names(tree.args) if p not in functions), *captured]
         self.locals = set(self.parameters) | assigned
         self.around = {**self.source.namespace, **functions}
         self.namespace = expressions.namespace_of(self.around)

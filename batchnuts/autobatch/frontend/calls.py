@@ -11,30 +11,18 @@ import inspect
 from typing import Any
 
 from batchnuts.autobatch.errors import CompileError
-from batchnuts.autobatch.frontend import expressions
+from batchnuts.autobatch.frontend import expressions, known
 from batchnuts.autobatch.frontend.builder import Builder, Callee
 from batchnuts.autobatch.frontend.expressions import UNKNOWN
 from batchnuts.autobatch.frontend.function_values import hold
 from batchnuts.autobatch.frontend.inner_function import InnerFunction
-from batchnuts.autobatch.frontend.known import (
-    function_given,
-    has_functions,
-    held_function,
-    inner_function,
-    is_function,
-    is_function_given,
-    is_none,
-    needing_values,
-    needs_variable,
-    refuse_hidden,
-    static,
-)
 from batchnuts.autobatch.frontend.loop_names import renamed
 from batchnuts.autobatch.frontend.translate import assign, atom, compute, pure, purify, require_values
 from batchnuts.autobatch.ir.program import COPY, FunctionCallOp, Primitive, PrimOp, WriteRowOp
 from batchnuts.autobatch.language import iteration
 from batchnuts.autobatch.language.arrays import is_array
 from batchnuts.autobatch.language.functions import LaneFunction, PrimitiveFunction, write
+from batchnuts.autobatch.parsing import load
 
 _GIVEN = object()
 """A placeholder for an argument that is bound by its position or name alone."""
@@ -43,8 +31,8 @@ _GIVEN = object()
 def call(b: Builder, identifier: str, node: ast.Call) -> None:
     """The rule for calls: what is called says which are ops of their own."""
     out = b.variable(identifier)
-    callee = static(b, node.func)
-    if isinstance(node.func, ast.Lambda) and needs_variable(b, node):
+    callee = known.static(b, node.func)
+    if isinstance(node.func, ast.Lambda) and known.needs_variable(b, node):
         call_lambda(b, identifier, node, node.func)
     elif isinstance(callee, LaneFunction):
         call_batched(b, out, node, callee)
@@ -59,7 +47,7 @@ def call(b: Builder, identifier: str, node: ast.Call) -> None:
 def call_lambda(b: Builder, identifier: str, node: ast.Call, function: ast.Lambda) -> None:
     """A called lambda is its body, with variables for its parameters."""
     tree = ast.copy_location(ast.FunctionDef("lambda", function.args, [], []), node)
-    arguments = arguments_of(b, node, inner_function(b, tree, function.args))
+    arguments = arguments_of(b, node, known.inner_function(b, tree, function.args))
     assign(b, identifier, renamed(function.body, {p: held_argument(b, p, a) for p, a in arguments.items()}))
 
 
@@ -67,7 +55,7 @@ def held_argument(b: Builder, parameter: str, argument: ast.expr | str) -> str:
     """A name for an argument of a called lambda."""
     if isinstance(argument, str):
         return argument
-    value = held_function(b, argument)
+    value = known.held_function(b, argument)
     name = b.fresh(parameter)
     b.locals.add(name)
     if value is not UNKNOWN:
@@ -80,8 +68,8 @@ def held_argument(b: Builder, parameter: str, argument: ast.expr | str) -> str:
 def call_batched(b: Builder, out: str, node: ast.Call, callee: LaneFunction) -> None:
     """out = a call of a batched function."""
     arguments = arguments_of(b, node, callee)
-    functions = {p: function_given(b, a) for p, a in arguments.items() if isinstance(a, ast.expr)}
-    functions |= {p: None for p, a in arguments.items() if is_none(b, a)}
+    functions = {p: known.function_given(b, a) for p, a in arguments.items() if isinstance(a, ast.expr)}
+    functions |= {p: None for p, a in arguments.items() if known.is_none(b, a)}
     function_arguments = tuple((p, value) for p, value in functions.items() if value is not UNKNOWN)
     for _, value in function_arguments:
         if isinstance(value, InnerFunction) and value.captured:
@@ -132,20 +120,20 @@ def unpacked(b: Builder, node: ast.Call) -> ast.Call:
     args: list[ast.expr] = []
     for argument in node.args:
         star = argument.value if isinstance(argument, ast.Starred) else None
-        held = None if star is None else static(b, star)
-        if isinstance(star, (ast.Tuple, ast.List)) and any(is_function_given(b, part) for part in star.elts):
+        held = None if star is None else known.static(b, star)
+        if isinstance(star, (ast.Tuple, ast.List)) and any(known.is_function_given(b, part) for part in star.elts):
             args += star.elts
-        elif isinstance(held, (tuple, list)) and has_functions(held):
+        elif isinstance(held, (tuple, list)) and known.has_functions(held):
             args += [expressions.located(b.constant(part), argument) for part in held]
         else:
             args.append(argument)
     keywords: list[ast.keyword] = []
     for keyword in node.keywords:
         pairs = keyword.value if keyword.arg is None else None
-        held = None if pairs is None else static(b, pairs)
-        if isinstance(held, dict) and has_functions(held) and all(isinstance(key, str) for key in held):
+        held = None if pairs is None else known.static(b, pairs)
+        if isinstance(held, dict) and known.has_functions(held) and all(isinstance(key, str) for key in held):
             entries = {key: expressions.located(b.constant(part), keyword.value) for key, part in held.items()}
-        elif isinstance(pairs, ast.Dict) and any(is_function_given(b, part) for part in pairs.values):
+        elif isinstance(pairs, ast.Dict) and any(known.is_function_given(b, part) for part in pairs.values):
             texts = [key.value if isinstance(key, ast.Constant) else None for key in pairs.keys]
             entries = {text: value for text, value in zip(texts, pairs.values) if isinstance(text, str)}
             entries = entries if len(entries) == len(texts) else {}
@@ -162,7 +150,7 @@ def default_argument(b: Builder, node: ast.Call, callee: LaneFunction, parameter
     if key not in b.defaults:
         b.defaults[key] = b.fresh(f"__default_{callee.__name__}_{parameter}")  # type: ignore[attr-defined]
         b.namespace[b.defaults[key]] = callee.signature.parameters[parameter].default
-    return ast.copy_location(ast.Name(b.defaults[key], ast.Load()), node)
+    return load(b.defaults[key], node)
 
 
 def misfit(b: Builder, node: ast.Call, callee: LaneFunction, error: TypeError) -> CompileError:
@@ -183,7 +171,7 @@ def spread(
         raise misfit(b, node, callee, error) from None
     empty = inspect.Parameter.empty
     functions = {
-        p for p, v in parameters.items() if p not in direct and v.default is not empty and is_function(v.default)
+        p for p, v in parameters.items() if p not in direct and v.default is not empty and known.is_function(v.default)
     }
     open_parameters = [p for p in parameters if p not in direct and p not in functions]
     star = [_star(a) for a in node.args[len(leading) :]]
@@ -233,8 +221,8 @@ def declared_primitive(b: Builder, out: str, node: ast.Call, callee: PrimitiveFu
     name = getattr(callee, "__name__", "primitive")
     hidden = b.state_finder.find(callee, name)
     if hidden is not None:
-        refuse_hidden(b, node, hidden)
-    needing = needing_values(b, callee)
+        known.refuse_hidden(b, node, hidden)
+    needing = known.needing_values(b, callee)
     settled = expressions.copier_of(b.namespace).helper(callee.function)
 
     def call(*args: Any) -> tuple[Any, ...]:

@@ -8,25 +8,16 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from batchnuts.autobatch.errors import CompileError, UnsupportedSyntaxError
-from batchnuts.autobatch.frontend import expressions
+from batchnuts.autobatch.frontend import expressions, known
 from batchnuts.autobatch.frontend.builder import Builder
 from batchnuts.autobatch.frontend.iterables import as_sequence, held_sequence
-from batchnuts.autobatch.frontend.known import (
-    DISPLAYS,
-    callee_of,
-    calls_batched,
-    comprehensions_with_calls,
-    evaluate,
-    is_static,
-    refuse_hidden_state,
-    static,
-)
 from batchnuts.autobatch.frontend.loop_names import renamed
 from batchnuts.autobatch.frontend.sequences import LearnedMore, Numbers
 from batchnuts.autobatch.frontend.targets import assign_target
@@ -37,10 +28,21 @@ from batchnuts.autobatch.language.arrays import is_python_scalar
 from batchnuts.autobatch.language.functions import in_one_lane_code
 from batchnuts.autobatch.language.operators import Checks
 from batchnuts.autobatch.language.pytree import map_leaves
-from batchnuts.autobatch.parsing import copied
+from batchnuts.autobatch.parsing import copied, load
 
 MOST_ELEMENTS = 64
 """The maximum number of elements of a comprehension that calls batched functions."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """An iterable or a test of a comprehension."""
+
+    comprehension: ast.AST
+    written: ast.expr
+    """The user's text of it, in which the variables of the comprehension still stand."""
+    rounds: tuple[int, ...]
+    """The numbers of the rounds of the generators before."""
 
 
 class _NotYet(Exception):
@@ -52,13 +54,13 @@ def written_out(b: Builder, node: ast.expr) -> ast.expr:
 
     What only some lanes evaluate is left for later: it becomes an expression of its own.
     """
-    place = next(comprehensions_with_calls(b, node), None)
+    place = next(known.comprehensions_with_calls(b, node), None)
     if place is None:
         return node
     try:
         parts: list[Any] = list(elements_of(b, place, place.generators, {}, ()))
     except _NotYet as asked:
-        count = ast.copy_location(ast.Name(str(asked), ast.Load()), place)
+        count = load(str(asked), place)
         return written_out(b, copied(node, {id(place): count}))
     display: ast.expr
     if isinstance(place, ast.DictComp):
@@ -88,10 +90,10 @@ def elements_of(
         return
     first, *others = generators
     count = 0
-    for k, item in enumerate(items(b, node, _filled(first.iter, values), first.iter, rounds)):
-        inner = {**values, **bind(b, first.target, item, node)}
-        if all(test_holds(b, node, _filled(test, inner), test, (*rounds, k)) for test in first.ifs):
-            for part in elements_of(b, node, others, inner, (*rounds, k)):
+    for k, item in enumerate(items(b, _filled(first.iter, values), Place(node, first.iter, rounds))):
+        inner, until = {**values, **bind(b, first.target, item, node)}, (*rounds, k)
+        if all(test_holds(b, _filled(test, inner), Place(node, test, until)) for test in first.ifs):
+            for part in elements_of(b, node, others, inner, until):
                 count += 1
                 if count > MOST_ELEMENTS:
                     form = f"a comprehension of more than {MOST_ELEMENTS} elements that calls a batched function"
@@ -99,56 +101,55 @@ def elements_of(
                 yield part
 
 
-def test_holds(b: Builder, node: ast.AST, test: ast.expr, written: ast.expr, rounds: tuple[int, ...]) -> bool:
+def test_holds(b: Builder, test: ast.expr, place: Place) -> bool:
     """Whether a test of a comprehension holds."""
-    if is_static(b, test):
-        return bool(evaluate(b, test))
-    return bool(known_numbers(b, node, test, lambda truth: (int(truth),), written, rounds)[0])
+    if known.is_static(b, test):
+        return bool(known.evaluate(b, test))
+    return bool(known_numbers(b, test, lambda truth: (int(truth),), place)[0])
 
 
-def items(b: Builder, node: ast.AST, over: ast.expr, written: ast.expr, rounds: tuple[int, ...]) -> Iterable[ast.expr]:
-    """An expression for each element of what a comprehension runs over; `written` is the user's text of it."""
+def items(b: Builder, over: ast.expr, place: Place) -> Iterable[ast.expr]:
+    """An expression for each element of what a comprehension runs over."""
     over = written_out(b, _filled(over, {name: ast.Constant(n) for name, n in b.numbers.items()}))
-    if isinstance(over, DISPLAYS) and not any(isinstance(e, ast.Starred) for e in over.elts):
+    if isinstance(over, known.DISPLAYS) and not any(isinstance(e, ast.Starred) for e in over.elts):
         return over.elts
-    joined = joined_elements(b, node, over, written, rounds)
+    joined = joined_elements(b, over, place)
     if joined is not None:
         return joined
-    if is_static(b, over):
-        value = evaluate(b, over)
-        elements = list(value) if isinstance(value, (dict, str)) else iteration.elements(as_sequence(b, value, written))
+    if known.is_static(b, over):
+        value = known.evaluate(b, over)
+        elements = value if isinstance(value, (dict, str)) else iteration.elements(as_sequence(b, value, place.written))
         return map(b.constant, elements)  # one after another: there may be too many
-    if isinstance(over, ast.Call) and static(b, over.func) is range and not over.keywords and 1 <= len(over.args) <= 3:
+    is_range = known.callee_of(b, over) is range
+    if isinstance(over, ast.Call) and is_range and not over.keywords and 1 <= len(over.args) <= 3:
         bounds = ast.Tuple(over.args, ast.Load())
-        return map(ast.Constant, known_numbers(b, node, bounds, lambda values: range(*values), written, rounds))
+        return map(ast.Constant, known_numbers(b, bounds, lambda values: range(*values), place))
     held = over.id if isinstance(over, ast.Name) else held_sequence(b, over)
     length = ast.Call(ast.Name(expressions.LENGTH, ast.Load()), [ast.Name(held, ast.Load())], [])
-    numbers = known_numbers(b, node, length, range, written, rounds)
+    numbers = known_numbers(b, length, range, place)
     return [ast.Subscript(ast.Name(held, ast.Load()), ast.Constant(k), ast.Load()) for k in numbers]
 
 
-def joined_elements(
-    b: Builder, node: ast.AST, over: ast.expr, written: ast.expr, rounds: tuple[int, ...]
-) -> Iterable[ast.expr] | None:
+def joined_elements(b: Builder, over: ast.expr, place: Place) -> Iterable[ast.expr] | None:
     """The elements of enumerate, zip and reversed of other iterables; None for everything else."""
-    function = callee_of(b, over)
+    function = known.callee_of(b, over)
     if not isinstance(over, ast.Call) or any(isinstance(a, ast.Starred) for a in over.args):
         return None
     keywords = {k.arg: k.value for k in over.keywords}
 
     def inner(i: int) -> Iterable[ast.expr]:
-        return items(b, node, over.args[i], over.args[i], (*rounds, i))
+        return items(b, over.args[i], Place(place.comprehension, over.args[i], (*place.rounds, i)))
 
     if function is enumerate and over.args and keywords.keys() <= {"start"}:
         start = keywords.get("start", over.args[1] if len(over.args) > 1 else ast.Constant(0))
         counted = (expressions.formula(f"start + {i}", over, start=start) for i in itertools.count())
         return (ast.Tuple([folded(b, i), e], ast.Load()) for e, i in zip(inner(0), counted))
-    if function is zip and keywords.keys() <= {"strict"} and all(is_static(b, v) for v in keywords.values()):
+    if function is zip and keywords.keys() <= {"strict"} and all(known.is_static(b, v) for v in keywords.values()):
         groups = [[*itertools.islice(inner(i), MOST_ELEMENTS + 1)] for i in range(len(over.args))]
         lengths = [len(group) for group in groups]
-        if any(evaluate(b, v) for v in keywords.values()) and len(set(lengths)) > 1:
+        if any(known.evaluate(b, v) for v in keywords.values()) and len(set(lengths)) > 1:
             message = f"zip(..., strict=True) of sequences of the lengths {', '.join(map(str, lengths))}"
-            raise CompileError(f"`{expressions.text_of(written)}`: {message}.", b.source.at(written))
+            raise CompileError(f"`{expressions.text_of(place.written)}`: {message}.", b.source.at(place.written))
         return [ast.Tuple(list(group), ast.Load()) for group in zip(*groups)]
     if function is reversed and len(over.args) == 1 and not keywords:
         return [*inner(0)][::-1]
@@ -157,25 +158,26 @@ def joined_elements(
 
 def folded(b: Builder, node: ast.expr) -> ast.expr:
     """The expression, or its value if that is known."""
-    return b.constant(evaluate(b, node)) if is_static(b, node) else node
+    return b.constant(known.evaluate(b, node)) if known.is_static(b, node) else node
 
 
 def known_numbers(
-    b: Builder, node: ast.AST, expression: ast.expr, numbers: Any, written: ast.expr, rounds: tuple[int, ...]
+    b: Builder, expression: ast.expr, numbers: Callable[[Any], Sequence[int]], place: Place
 ) -> Sequence[int]:
     """`numbers` of the expression's value, which types tell; raises _NotYet where they have not been asked yet.
 
     In the run, the program asks again, which costs nothing, and finds that the answer is still the same.
     """
-    key: Hashable = (b.callee, written.lineno, written.col_offset, b.copies, rounds)
+    written = place.written
+    key: Hashable = (b.callee, written.lineno, written.col_offset, b.copies, place.rounds)
     b.asked[key] = b.asked.get(key, 0) + 1
     key = key, b.asked[key]
     learned = b.reading.learned.get(key)
     pure = purify(b, expressions.located(expression, written))
-    refuse_hidden_state(b, pure)
+    known.refuse_hidden_state(b, pure)
     names = b.names_read(pure)
     function = expressions.compile_expression(pure, names, b.namespace, b.source.filename).function
-    refusal = refusal_of_calls(b, node)
+    refusal = refusal_of_calls(b, place.comprehension)
     where = b.source.at(written)
 
     def ask(*values: Any) -> tuple[Any, ...]:
@@ -212,16 +214,16 @@ def bind(b: Builder, target: ast.expr, item: ast.expr, node: ast.AST) -> dict[st
         bound = expressions.bound_in(node)
         if isinstance(item, ast.Constant) or (isinstance(item, ast.Name) and item.id not in bound):
             return {target.id: item}
-        if is_static(b, item):
-            return {target.id: b.constant(evaluate(b, item))}
-    elif isinstance(target, DISPLAYS) and isinstance(item, DISPLAYS) and len(item.elts) == len(target.elts):
+        if known.is_static(b, item):
+            return {target.id: b.constant(known.evaluate(b, item))}
+    elif isinstance(target, known.DISPLAYS) and isinstance(item, known.DISPLAYS) and len(item.elts) == len(target.elts):
         pairs = zip(target.elts, item.elts)
         return {name: value for t, i in pairs for name, value in bind(b, t, i, node).items()}
     if not isinstance(target, ast.Name):
         pattern = expressions.Pattern.of(target, lambda part: b.refuse(part, "this target", "use plain names"))
-        if is_static(b, item):
+        if known.is_static(b, item):
             try:
-                values = pattern.take_apart(evaluate(b, item), b.source.at(target))
+                values = pattern.take_apart(known.evaluate(b, item), b.source.at(target))
             except TypeError as error:  # one object
                 raise CompileError(f"`{ast.unparse(target)}`: {error}.", b.source.at(target)) from None
             return {name: b.constant(value) for name, value in zip(pattern.names, values)}
@@ -234,7 +236,7 @@ def bind(b: Builder, target: ast.expr, item: ast.expr, node: ast.AST) -> dict[st
 def refusal_of_calls(b: Builder, node: ast.AST) -> CompileError:
     """The error for calls within a comprehension that goes by values of the lane."""
     calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
-    call = next((part for part in calls if calls_batched(b, part)), node)
+    call = next((part for part in calls if known.calls_batched(b, part)), node)
     called = f"a call of `{ast.unparse(call.func)}`" if isinstance(call, ast.Call) else "a call"
     return UnsupportedSyntaxError(
         f"{called} inside a comprehension that goes by values of the lane cannot be batched in function "
@@ -252,5 +254,5 @@ def _perturbed(number: Any) -> Any:
 
 def _filled(node: ast.expr, values: Mapping[str, ast.expr]) -> ast.expr:
     """A copy with expressions in place of names that it reads."""
-    places = [load for load in expressions.free_loads(node) if load.id in values]
-    return copied(node, {id(load): expressions.located(copied(values[load.id]), load) for load in places})
+    places = [name for name in expressions.free_loads(node) if name.id in values]
+    return copied(node, {id(name): expressions.located(copied(values[name.id]), name) for name in places})

@@ -11,11 +11,11 @@ from __future__ import annotations
 import ast
 
 from batchnuts.autobatch.errors import Source
-from batchnuts.autobatch.frontend import expressions, walrus
+from batchnuts.autobatch.frontend import expressions, known, walrus
 from batchnuts.autobatch.frontend.builder import Builder
-from batchnuts.autobatch.frontend.known import evaluate, is_static
 from batchnuts.autobatch.frontend.translate import assign, atom_name, compute, pure, purify, simplified
 from batchnuts.autobatch.ir.program import COPY, AssertOp, BranchOp, GotoOp, PrimOp
+from batchnuts.autobatch.parsing import load
 
 
 def name(b: Builder, identifier: str, node: ast.Name) -> None:
@@ -54,7 +54,7 @@ def and_or(b: Builder, identifier: str, node: ast.BoolOp) -> None:
     for value in node.values[:-1]:
         more = b.new_label("bool")
         assign(b, identifier, value)
-        test = ast.copy_location(ast.Name(identifier, ast.Load()), value)
+        test = load(identifier, value)
         branch(b, test, *((more, after) if isinstance(node.op, ast.And) else (after, more)))
         b.start(more)
     assign(b, identifier, node.values[-1])
@@ -93,8 +93,8 @@ def branch(b: Builder, test: ast.expr, yes: str, no: str) -> None:
             branch(b, operand, no, yes)
         case ast.Compare() if expressions.must_stop_early(test):
             branch(b, _links(b, test), yes, no)
-        case _ if is_static(b, test):
-            b.end(GotoOp(yes if evaluate(b, test) else no))
+        case _ if known.is_static(b, test):
+            b.end(GotoOp(yes if known.evaluate(b, test) else no))
         case _:
             condition = b.variable(b.temporary())
             where = b.source.at(test)
@@ -123,5 +123,5 @@ def in_order(b: Builder, node: ast.expr) -> ast.expr:
     places = {place: variable for place, variable in walrus.reads_before(node).items() if variable in b.locals}
     for variable in dict.fromkeys(places.values()):
         saved[variable] = b.temporary()
-        assign(b, saved[variable], ast.copy_location(ast.Name(variable, ast.Load()), node))
+        assign(b, saved[variable], load(variable, node))
     return walrus.with_names(node, {place: saved[variable] for place, variable in places.items()})

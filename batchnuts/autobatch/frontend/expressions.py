@@ -33,7 +33,7 @@ from batchnuts.autobatch.language.builtins import python_len, python_max
 from batchnuts.autobatch.language.functions import write
 from batchnuts.autobatch.language.indexing import row
 from batchnuts.autobatch.language.iteration import elements, length
-from batchnuts.autobatch.parsing import copied, parse
+from batchnuts.autobatch.parsing import COMPREHENSIONS, SCOPES, copied, load, parameter_names, parse
 
 UNKNOWN = object()
 """The value of what is not known at compile time."""
@@ -50,7 +50,6 @@ _WRITTEN = {TRUTH: "bool", BOUND: "int"}
 """Our functions that the text of an expression shows by another name."""
 
 _OF_NUMBERS = {"abs", "min", "max", "sum", "round", "pow", "int"}
-_SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def namespace_of(namespace: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,7 +66,7 @@ def assigned_names(function: ast.FunctionDef | ast.For) -> set[str]:
         if isinstance(node, ast.FunctionDef) and node is not function:
             names.add(node.name)
             return
-        if isinstance(node, (*_SCOPES, ast.ClassDef)):
+        if isinstance(node, (*SCOPES, ast.ClassDef)):
             return
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
@@ -87,13 +86,12 @@ def free_loads(node: ast.AST, bound: frozenset[str] = frozenset()) -> Iterator[a
         return
     if isinstance(node, ast.Lambda):
         arguments = node.args
-        names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-        names += [a.arg for a in (arguments.vararg, arguments.kwarg) if a]
+        names = parameter_names(arguments) + [a.arg for a in (arguments.vararg, arguments.kwarg) if a]
         for default in (*arguments.defaults, *(d for d in arguments.kw_defaults if d)):
             yield from free_loads(default, bound)
         yield from free_loads(node.body, bound | set(names))
         return
-    if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+    if isinstance(node, COMPREHENSIONS):
         for generator in node.generators:
             yield from free_loads(generator.iter, bound)
             bound |= {n.id for n in ast.walk(generator.target) if isinstance(n, ast.Name)}
@@ -109,8 +107,7 @@ def free_loads(node: ast.AST, bound: frozenset[str] = frozenset()) -> Iterator[a
 
 def free_names(function: ast.FunctionDef) -> Iterator[str]:
     """Names that a function reads, itself or in functions inside it, and does not bind."""
-    arguments = function.args
-    own = {a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)} | assigned_names(function)
+    own = {*parameter_names(function.args), *assigned_names(function)}
     for statement in function.body:
         yield from (name for name in _free_of(statement) if name not in own)
 
@@ -307,7 +304,7 @@ def operands_read(part: ast.AST, local_names: set[str]) -> set[str]:
 def outside_scopes(node: ast.AST) -> Iterator[ast.AST]:
     """The node and its descendants, except those inside lambdas and comprehensions."""
     yield node
-    for inner in ast.iter_child_nodes(node) if not isinstance(node, _SCOPES) else ():
+    for inner in ast.iter_child_nodes(node) if not isinstance(node, SCOPES) else ():
         yield from outside_scopes(inner)
 
 
@@ -328,7 +325,7 @@ def purify(
             replacement = take_out(inner)
             if replacement is not None:
                 return replacement
-            if isinstance(inner, _SCOPES):
+            if isinstance(inner, SCOPES):
                 for part in ast.walk(inner):
                     if isinstance(part, ast.expr):
                         in_nested_scope(part)
@@ -401,7 +398,7 @@ def with_constants(node: ast.expr, names: tuple[str, ...], namespace: dict[str, 
             name = CONSTANT + ast.unparse(inner)
             if name not in namespace:
                 namespace[name] = copier_of(namespace).helper(value) if helper else frozen(value)
-            return ast.copy_location(ast.Name(name, ast.Load()), inner)
+            return load(name, inner)
 
     constant: ast.expr = Constants().visit(copied(node))  # type: ignore[assignment]
     return constant

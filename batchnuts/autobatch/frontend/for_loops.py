@@ -21,13 +21,12 @@ from typing import Any
 import numpy as np
 
 from batchnuts.autobatch.errors import CompileError
-from batchnuts.autobatch.frontend import expressions
+from batchnuts.autobatch.frontend import expressions, known
 from batchnuts.autobatch.frontend.builder import Builder, Loop
 from batchnuts.autobatch.frontend.expression_rules import assert_that, branch
 from batchnuts.autobatch.frontend.expressions import UNKNOWN
 from batchnuts.autobatch.frontend.function_values import table
 from batchnuts.autobatch.frontend.iterables import counted_down, sequence_of
-from batchnuts.autobatch.frontend.known import callee_of, evaluate, has_functions, is_static, static
 from batchnuts.autobatch.frontend.loop_names import own_names, renamed
 from batchnuts.autobatch.frontend.sequences import Count, Held, Known, Learned, LearnedMore, Sequence
 from batchnuts.autobatch.frontend.targets import assign_target, outputs
@@ -45,7 +44,7 @@ def for_statement(b: Builder, node: ast.For) -> None:
     """The rule for `for`, by what it runs over."""
     if (down := counted_down(b, node.iter)) is not None:
         node = ast.copy_location(ast.For(node.target, down, node.body, node.orelse), node)
-    if isinstance(node.iter, ast.Call) and callee_of(b, node.iter) is range and not node.iter.keywords:
+    if isinstance(node.iter, ast.Call) and known.callee_of(b, node.iter) is range and not node.iter.keywords:
         over_range(b, node, node.iter)
     else:
         over_sequence(b, node)
@@ -95,8 +94,8 @@ def over_range(b: Builder, node: ast.For, call: ast.Call) -> None:
     start, stop_bound, step = expressions.range_bounds(call)
     if isinstance(step, ast.Constant) and step.value == 0:
         b.refuse(step, "a range with step 0", "give a step other than zero")
-    if is_static(b, call) and chooses_functions(b, node):
-        write_out(b, OverSequence(node, Known(tuple(evaluate(b, call)), expressions.text_of(call)), None))
+    if known.is_static(b, call) and chooses_functions(b, node):
+        write_out(b, OverSequence(node, Known(tuple(known.evaluate(b, call)), expressions.text_of(call)), None))
         return
     rounds = rounds_of_range(b, call)
     if not node.orelse and rounds == 1:  # no loop: every lane runs the body, as a part of the function's
@@ -131,7 +130,7 @@ def over_range(b: Builder, node: ast.For, call: ast.Call) -> None:
 
 def rounds_of_range(b: Builder, call: ast.Call) -> int | None:
     """The number of rounds of a range(...) of integers that are known when the program is read."""
-    bounds: list[Any] = [evaluate(b, a) for a in call.args] if is_static(b, call) else [None]
+    bounds: list[Any] = [known.evaluate(b, a) for a in call.args] if known.is_static(b, call) else [None]
     return len(range(*bounds)) if all(type(bound) is int for bound in bounds) else None
 
 
@@ -139,7 +138,7 @@ def certainly_runs(b: Builder, node: ast.For, call: ast.Call) -> bool:
     """Whether a loop over range(...) makes a round on every lane, as types know of range(len(x))."""
     match call.args:
         case [ast.Call(func=function, args=[ast.Name(id=name)], keywords=[])]:
-            if static(b, function) is b.namespace.get("len") and name in b.locals:
+            if known.static(b, function) is b.namespace.get("len") and name in b.locals:
                 b.reading.loops[loop_key(b, node, b.copies)] = b.name, Held(name)
                 learned = rounds_known(b, node)
                 return learned is not None and learned.rounds > 0
@@ -322,12 +321,12 @@ def chooses_functions(b: Builder, node: ast.For) -> bool:
     target = node.target.id if isinstance(node.target, ast.Name) else None
     parts = [part for statement in node.body for part in ast.walk(statement) if isinstance(part, ast.Subscript)]
     by_target = [part for part in parts if isinstance(part.slice, ast.Name) and part.slice.id == target]
-    return any(has_functions(table(b, part.value)) for part in by_target)
+    return any(known.has_functions(table(b, part.value)) for part in by_target)
 
 
 def bind_round(b: Builder, target: ast.expr, item: ast.expr) -> Iterator[str]:
     """target = item, of a round that is known; gives the names that are bound to constants."""
-    value = static(b, item)
+    value = known.static(b, item)
     if isinstance(target, (ast.Tuple, ast.List)):
         if isinstance(value, (tuple, list)) and not _of_numbers(value):
             item = expressions.located(ast.Tuple([b.constant(part) for part in value], ast.Load()), item)

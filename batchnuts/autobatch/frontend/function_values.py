@@ -14,19 +14,11 @@ import functools
 from typing import Any
 
 from batchnuts.autobatch.errors import CompileError
-from batchnuts.autobatch.frontend import expressions, walrus
+from batchnuts.autobatch.frontend import expressions, known, walrus
 from batchnuts.autobatch.frontend.builder import Builder
 from batchnuts.autobatch.frontend.expressions import UNKNOWN
-from batchnuts.autobatch.frontend.known import (
-    COMPREHENSIONS,
-    has_functions,
-    held_function,
-    is_choice,
-    is_plain,
-    static,
-)
 from batchnuts.autobatch.language.functions import LaneFunction, PrimitiveFunction
-from batchnuts.autobatch.parsing import copied
+from batchnuts.autobatch.parsing import SCOPES, copied, load
 
 MOST_NESTED = 32
 """The maximum number of lambdas expanded within each other."""
@@ -53,16 +45,16 @@ def functions_named(b: Builder, node: ast.expr) -> ast.expr:
     replaced: dict[int, ast.AST] = {}
 
     def visit(part: ast.AST) -> None:
-        if is_choice(part) or isinstance(part, (ast.Lambda, *COMPREHENSIONS)):
+        if known.is_choice(part) or isinstance(part, SCOPES):
             return
         for child in ast.iter_child_nodes(part):
             visit(child)
-        if isinstance(part, ast.NamedExpr) and (function := held_function(b, part.value)) is not UNKNOWN:
+        if isinstance(part, ast.NamedExpr) and (function := known.held_function(b, part.value)) is not UNKNOWN:
             if part.target.id in b.visible and b.visible[part.target.id][0] is not function:
                 form = f"`{ast.unparse(part)}`, where the name stands for another function,"
                 b.refuse(part, form, "assign in a statement of its own")
             hold(b, part.target.id, function, part)
-            replaced[id(part)] = ast.copy_location(ast.Name(part.target.id, ast.Load()), part)
+            replaced[id(part)] = load(part.target.id, part)
 
     visit(node)
     return copied(node, replaced) if replaced else node
@@ -95,7 +87,7 @@ def plain_calls(b: Builder, node: ast.expr) -> ast.expr:
     `f(1, x)` for a call of partial(f, 1) of a batched `f`; `[f(x) for x in v]` for map(f, v); for `TABLE[i]` of a
     number `i` that is known, the function.
     """
-    scopes = [part for part in ast.walk(node) if isinstance(part, (ast.Lambda, *COMPREHENSIONS))]
+    scopes = [part for part in ast.walk(node) if isinstance(part, SCOPES)]
     bound = {name for scope in scopes for name in expressions.bound_in(scope)}
     for part in ast.walk(node):
         simpler: ast.expr | None = None
@@ -103,7 +95,7 @@ def plain_calls(b: Builder, node: ast.expr) -> ast.expr:
             if takes_function(b, part) and not bound & set(b.names_read(part)):
                 simpler = b.constant(chosen(b, part))
         elif isinstance(part, ast.Call) and not bound & {n.id for n in ast.walk(part.func) if isinstance(n, ast.Name)}:
-            simpler = _plain_call(b, part, static(b, part.func))
+            simpler = _plain_call(b, part, known.static(b, part.func))
         if simpler is not None:
             return plain_calls(b, copied(node, {id(part): expressions.located(simpler, part)}))
     return node
@@ -117,7 +109,7 @@ def _plain_call(b: Builder, call: ast.Call, function: Any) -> ast.expr | None:
         arguments = [*map(b.constant, function.args), *call.args]
         return ast.Call(b.constant(function.func), arguments, [*keywords, *call.keywords])
     # a lambda stays: what it computes need not be written out
-    if function is map and len(call.args) > 1 and is_plain(call) and not isinstance(call.args[0], ast.Lambda):
+    if function is map and len(call.args) > 1 and known.is_plain(call) and not isinstance(call.args[0], ast.Lambda):
         names = [b.fresh("element", i + 1) for i in range(len(call.args) - 1)]
         loads, stores = ([ast.Name(n, kind()) for n in names] for kind in (ast.Load, ast.Store))
         over = call.args[1] if len(names) == 1 else ast.Call(b.constant(zip), call.args[1:], [])
@@ -129,14 +121,14 @@ def _plain_call(b: Builder, call: ast.Call, function: Any) -> ast.expr | None:
 
 def takes_function(b: Builder, node: ast.Subscript) -> bool:
     """Whether a subscript takes a function out of a constant by an index that reads variables."""
-    return bool(b.names_read(node.slice)) and has_functions(table(b, node.value))
+    return bool(b.names_read(node.slice)) and known.has_functions(table(b, node.value))
 
 
 def table(b: Builder, node: ast.expr) -> Any:
     """The value of the expression before an index, if it is a constant, written there or elsewhere."""
-    value = static(b, node)
+    value = known.static(b, node)
     written = value is UNKNOWN and isinstance(node, (ast.Tuple, ast.List, ast.Dict))
-    return held_function(b, node) if written else value
+    return known.held_function(b, node) if written else value
 
 
 def chosen(b: Builder, node: ast.Subscript) -> Any:

@@ -14,7 +14,8 @@ import ast
 from collections.abc import Callable
 from typing import NoReturn
 
-from batchnuts.autobatch.parsing import copied
+from batchnuts.autobatch.frontend.walrus import has_walrus
+from batchnuts.autobatch.parsing import copied, load
 
 WRITE = "@write"
 ROW = "@row"
@@ -40,15 +41,15 @@ class Rewriter:
         statements: list[ast.stmt] = []
         match statement:
             case ast.Assign(targets=targets, value=value) if any(map(_has_element, targets)):
-                held = self.held(value, statements, any(map(_has_walrus, targets)) or len(targets) > 1)
+                held = self.held(value, statements, any(map(has_walrus, targets)) or len(targets) > 1)
                 for target in targets:
                     self.assign(target, held, statements)
             case ast.AnnAssign(target=ast.Subscript() as target, value=ast.expr() as value):
-                self.assign(target, self.held(value, statements, _has_walrus(target)), statements)
+                self.assign(target, self.held(value, statements, has_walrus(target)), statements)
             case ast.AugAssign(target=ast.Subscript() as target, op=op, value=value):
                 self.element(target, statements, op=op, value=value)
             case ast.AugAssign(target=ast.Name(id=name) as target, op=op, value=value):
-                statements.append(_assign(name, ast.BinOp(_load(name, target), op, value), statement))
+                statements.append(_assign(name, ast.BinOp(load(name, target), op, value), statement))
             case _:
                 return None
         return statements
@@ -59,7 +60,7 @@ class Rewriter:
             return value
         name = self.fresh()
         statements.append(_assign(name, value, value))
-        return _load(name, value)
+        return load(name, value)
 
     def assign(self, target: ast.expr, value: ast.expr, statements: list[ast.stmt]) -> None:
         """target = value, of a value that is held."""
@@ -74,7 +75,7 @@ class Rewriter:
             pattern = ast.copy_location(ast.Tuple(list(parts), ast.Store()), target)
             statements.append(ast.copy_location(ast.Assign([pattern], value), target))
             for name, element in zip(names, target.elts):
-                self.assign(element, _load(name, element), statements)
+                self.assign(element, load(name, element), statements)
         else:
             statements.append(ast.copy_location(ast.Assign([target], value), target))
 
@@ -84,7 +85,7 @@ class Rewriter:
         """target = value, or target op= value."""
         base, indices = self.indices(target)
         base_name = base.id
-        indices = [self.held(index, statements, _has_walrus(target) or _has_walrus(value)) for index in indices]
+        indices = [self.held(index, statements, has_walrus(target) or has_walrus(value)) for index in indices]
         rows = [base_name]
         for index in indices[:-1]:
             name = self.fresh()
@@ -93,9 +94,9 @@ class Rewriter:
         if op is not None:
             value = ast.copy_location(ast.BinOp(_item(rows[-1], indices[-1], target), op, value), target)
         for name, index in zip(reversed(rows), reversed(indices)):
-            row = _call(ROW, target, _load(name, target), index)
-            statements.append(_assign(name, _call(WRITE, target, _load(name, target), row, value), target))
-            value = _load(name, target)
+            row = _call(ROW, target, load(name, target), index)
+            statements.append(_assign(name, _call(WRITE, target, load(name, target), row, value), target))
+            value = load(name, target)
 
     def indices(self, target: ast.Subscript) -> tuple[ast.Name, list[ast.expr]]:
         """The variable whose element is assigned, and the indices, outermost first."""
@@ -131,14 +132,6 @@ def _has_element(target: ast.expr) -> bool:
     return isinstance(target, ast.Subscript) or any(map(_has_element, parts))
 
 
-def _has_walrus(node: ast.AST) -> bool:
-    return any(isinstance(part, ast.NamedExpr) for part in ast.walk(node))
-
-
-def _load(name: str, like: ast.AST) -> ast.expr:
-    return ast.copy_location(ast.Name(name, ast.Load()), like)
-
-
 def _assign(name: str, value: ast.expr, like: ast.AST) -> ast.stmt:
     target = ast.copy_location(ast.Name(name, ast.Store()), like)
     assignment = ast.copy_location(ast.Assign([target], ast.copy_location(value, like)), like)
@@ -146,9 +139,9 @@ def _assign(name: str, value: ast.expr, like: ast.AST) -> ast.stmt:
 
 
 def _item(name: str, index: ast.expr, like: ast.AST) -> ast.expr:
-    return ast.copy_location(ast.Subscript(_load(name, like), copied(index), ast.Load()), like)
+    return ast.copy_location(ast.Subscript(load(name, like), copied(index), ast.Load()), like)
 
 
 def _call(name: str, like: ast.AST, *arguments: ast.expr) -> ast.expr:
-    call = ast.Call(_load(name, like), [copied(a) for a in arguments], [])
+    call = ast.Call(load(name, like), [copied(a) for a in arguments], [])
     return ast.copy_location(call, like)

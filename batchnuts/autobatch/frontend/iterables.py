@@ -6,10 +6,9 @@ import ast
 from typing import Any
 
 from batchnuts.autobatch.errors import CompileError
-from batchnuts.autobatch.frontend import expressions
+from batchnuts.autobatch.frontend import expressions, known
 from batchnuts.autobatch.frontend.builder import Builder
 from batchnuts.autobatch.frontend.function_values import plain_calls
-from batchnuts.autobatch.frontend.known import callee_of, evaluate, is_static, needs_variable
 from batchnuts.autobatch.frontend.sequences import Backwards, Count, Enumerate, Held, Known, Sequence, Zip
 from batchnuts.autobatch.frontend.translate import assign, atom, compute, purify
 from batchnuts.autobatch.language import iteration
@@ -18,7 +17,7 @@ from batchnuts.autobatch.language import iteration
 def sequence_of(b: Builder, node: ast.expr) -> Sequence:
     """The sequence that an expression after `in` gives; what is not known yet is evaluated now, into variables."""
     node = plain_calls(b, node)
-    function = callee_of(b, node)
+    function = known.callee_of(b, node)
     if isinstance(node, ast.Call) and not any(isinstance(a, ast.Starred) for a in node.args):
         if function is enumerate:
             return enumerated(b, node)
@@ -26,10 +25,10 @@ def sequence_of(b: Builder, node: ast.expr) -> Sequence:
             return zipped(b, node)
         if function is reversed and len(node.args) == 1:
             return backwards(b, node)
-        if function is range and not is_static(b, node):
+        if function is range and not known.is_static(b, node):
             return counted(b, node)
-    if is_static(b, node):
-        value = evaluate(b, node)
+    if known.is_static(b, node):
+        value = known.evaluate(b, node)
         value = tuple(value) if type(value) is dict else value  # of its keys, which are known
         return Known(as_sequence(b, value, node), expressions.text_of(node))
     return Held(held_sequence(b, node))
@@ -38,7 +37,7 @@ def sequence_of(b: Builder, node: ast.expr) -> Sequence:
 def held_sequence(b: Builder, node: ast.expr) -> str:
     """A variable with what an expression gives, which no assignment changes."""
     held = b.temporary()
-    if isinstance(node, ast.Name) or needs_variable(b, node):
+    if isinstance(node, ast.Name) or known.needs_variable(b, node):
         assign(b, held, node)
     else:
         where = b.source.at(node)
@@ -63,7 +62,7 @@ def enumerated(b: Builder, node: ast.Call) -> Sequence:
     inner = sequence_of(b, arguments["iterable"])
     start: int | str = 0
     if "start" in arguments:
-        number = evaluate(b, arguments["start"]) if is_static(b, arguments["start"]) else None
+        number = known.evaluate(b, arguments["start"]) if known.is_static(b, arguments["start"]) else None
         if type(number) is int:
             start = number
         else:
@@ -76,9 +75,9 @@ def zipped(b: Builder, node: ast.Call) -> Sequence:
     """The sequence of `zip(...)`."""
     strict: Any = False
     for keyword in node.keywords:
-        if keyword.arg != "strict" or not is_static(b, keyword.value):
+        if keyword.arg != "strict" or not known.is_static(b, keyword.value):
             b.refuse(node, f"`{expressions.text_of(node)}`", "write zip(x, y), or zip(x, y, strict=True)")
-        strict = evaluate(b, keyword.value)
+        strict = known.evaluate(b, keyword.value)
     sequence = Zip(tuple(sequence_of(b, a) for a in node.args), bool(strict))
     if strict and any(isinstance(part, Count) for part in sequence.parts()):
         form = "a strict zip with a range whose end is a number of the lane"
@@ -99,10 +98,10 @@ def backwards(b: Builder, node: ast.Call) -> Sequence:
 
 def counted_down(b: Builder, node: ast.expr) -> ast.Call | None:
     """`range` counting down, for `reversed(range(n))` up to a number of the lane."""
-    if not (isinstance(node, ast.Call) and callee_of(b, node) is reversed and len(node.args) == 1):
+    if not (isinstance(node, ast.Call) and known.callee_of(b, node) is reversed and len(node.args) == 1):
         return None
     call = node.args[0]
-    if not isinstance(call, ast.Call) or callee_of(b, call) is not range or is_static(b, call):
+    if not isinstance(call, ast.Call) or known.callee_of(b, call) is not range or known.is_static(b, call):
         return None
     if not 1 <= len(call.args) <= 2 or not expressions.is_literal_integer(expressions.range_bounds(call)[0]):
         form = f"`{expressions.text_of(node)}`, which starts at or goes by a number that is no literal,"
@@ -116,7 +115,7 @@ def counted(b: Builder, node: ast.Call) -> Sequence:
         form = f"`{expressions.text_of(node)}` inside enumerate or zip"
         b.refuse(node, form, "zip with range(n), and compute the number in the body")
     start, stop, _ = expressions.range_bounds(node)
-    first = evaluate(b, start) if is_static(b, start) else None
+    first = known.evaluate(b, start) if known.is_static(b, start) else None
     if type(first) is not int:
         form = f"a range that starts at a number of the lane, `{expressions.text_of(node)}`, inside enumerate or zip"
         b.refuse(node, form, "zip with range(n), and add the start in the body")

@@ -28,9 +28,9 @@ from batchnuts.autobatch.language.arrays import is_array
 from batchnuts.autobatch.language.functions import LaneFunction, PrimitiveFunction, sync, write
 from batchnuts.autobatch.language.operators import Checks
 from batchnuts.autobatch.language.pytree import flatten
+from batchnuts.autobatch.parsing import COMPREHENSIONS
 
 DISPLAYS = (ast.Tuple, ast.List)
-COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)
 
 
 def static(b: Builder, node: ast.AST) -> Any:

@@ -30,7 +30,7 @@ from batchnuts.autobatch.language.iteration import (
     range_bound,
     with_values,
 )
-from batchnuts.autobatch.parsing import copied
+from batchnuts.autobatch.parsing import copied, load
 
 PREFIX = "@"  # not part of any identifier
 TRUTH = PREFIX + "truth"
@@ -373,7 +373,7 @@ class _OnLanes(ast.NodeTransformer):
         if builtin in _ITERATING:
             first = _ITERATING[builtin]
             if builtin in _CHOOSING and self.of_the_lane(node):
-                node.func = ast.copy_location(ast.Name(PREFIX + builtin.__name__, ast.Load()), node)
+                node.func = load(PREFIX + builtin.__name__, node)
             node.args = [self.visit(a) if i < first else self.iterated(a) for i, a in enumerate(node.args)]
             node.keywords = [self.visit(keyword) for keyword in node.keywords]
             return node
@@ -384,7 +384,7 @@ class _OnLanes(ast.NodeTransformer):
             node.args = [self.call("looked_up", a, copied(holder), a) for a in node.args[:1]] + node.args[1:]
         if builtin in _OF_CLASSES and node.args and self.of_the_lane(node.args[0]):
             self.generic_visit(node)
-            node.func = ast.copy_location(ast.Name(PREFIX + builtin.__name__, ast.Load()), node)
+            node.func = load(PREFIX + builtin.__name__, node)
             return node
         if builtin not in _WHERE_CALLED:
             self.generic_visit(node)
@@ -398,7 +398,7 @@ class _OnLanes(ast.NodeTransformer):
         if builtin in _CHECKED_BUILTINS:
             extra = self.check(copied(node), _CHECKED_BUILTINS[builtin]) if self.varies(node.args[1]) else []
         self.generic_visit(node)
-        node.func = ast.copy_location(ast.Name(PREFIX + builtin.__name__, ast.Load()), node)
+        node.func = load(PREFIX + builtin.__name__, node)
         node.args += [ast.fix_missing_locations(ast.copy_location(e, node)) for e in extra]
         return node
 

@@ -19,7 +19,7 @@ from batchnuts.autobatch.frontend.in_place import ROW, WRITE, Rewriter
 from batchnuts.autobatch.frontend.source import FunctionSource, read_function
 from batchnuts.autobatch.language.functions import write
 from batchnuts.autobatch.language.indexing import row_of_plain_array
-from batchnuts.autobatch.parsing import copied
+from batchnuts.autobatch.parsing import copied, parameter_names
 
 _HIDDEN = {WRITE: write, ROW: row_of_plain_array}
 _IN_PLACE = 13
@@ -85,9 +85,7 @@ class _Rewrite(ast.NodeTransformer):
 
     def function(self, tree: ast.FunctionDef) -> ast.FunctionDef:
         outer = self.rewriter
-        arguments = tree.args
-        own = {a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
-        own |= expressions.assigned_names(tree)
+        own = {*parameter_names(tree.args), *expressions.assigned_names(tree)}
 
         def refuse(node: ast.AST, form: str, rewrite: str) -> NoReturn:
             text = f"{form} cannot be batched in function {tree.name!r}. Instead, {rewrite}."

@@ -14,6 +14,7 @@ from typing import Any
 
 from batchnuts.autobatch.language import builtins as lane_builtins
 from batchnuts.autobatch.language import ops
+from batchnuts.autobatch.parsing import SCOPES
 
 _PARTS = (
     ast.Name,
@@ -115,7 +116,7 @@ def _only_has_fields(function: type) -> bool:
 
 _BUILTINS = (isinstance, bool, int, float, complex, abs, len, max, min, range, tuple, list, dict, zip, enumerate)
 
-_CHOOSING = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.BoolOp)
+_CHOOSING = (*SCOPES, ast.IfExp, ast.BoolOp)
 """Syntax that may choose between values by values."""
 
 

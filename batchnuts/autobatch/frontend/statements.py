@@ -15,13 +15,12 @@ import inspect
 from typing import Any
 
 from batchnuts.autobatch.errors import CompileError
-from batchnuts.autobatch.frontend import expressions
+from batchnuts.autobatch.frontend import expressions, known
 from batchnuts.autobatch.frontend.builder import Builder, Loop
 from batchnuts.autobatch.frontend.expression_rules import assert_that, branch
 from batchnuts.autobatch.frontend.for_loops import close_loop, loop_body
 from batchnuts.autobatch.frontend.function_values import hold
-from batchnuts.autobatch.frontend.known import callee_of, evaluate, inner_function, is_static, static
-from batchnuts.autobatch.frontend.targets import assign_target, refuse_target
+from batchnuts.autobatch.frontend.targets import assign_target, evaluated, refuse_target
 from batchnuts.autobatch.frontend.translate import assign, purify, translate
 from batchnuts.autobatch.frontend.unsupported import REWRITES, instead_of_unused
 from batchnuts.autobatch.ir.program import GotoOp, IndirectGotoOp
@@ -46,9 +45,7 @@ def assignment(b: Builder, node: ast.Assign) -> None:
     """target = value, and target = target = value."""
     value = node.value
     if len(node.targets) > 1:
-        held = b.temporary()
-        assign(b, held, value)
-        value = ast.copy_location(ast.Name(held, ast.Load()), value)
+        value = evaluated(b, value)
     for target in node.targets:
         assign_target(b, target, value)
 
@@ -77,10 +74,10 @@ def continue_statement(b: Builder, node: ast.Continue) -> None:
 def definition(b: Builder, node: ast.FunctionDef) -> None:
     """`def` inside this function."""
     for decorator in node.decorator_list:
-        function = static(b, decorator)
+        function = known.static(b, decorator)
         if (getattr(function, "__module__", ""), getattr(function, "__name__", "")) != (_BATCH, "batch"):
             b.refuse(decorator, "a decorator within a batched function", "define the function outside")
-    hold(b, node.name, inner_function(b, node, node.args), node)
+    hold(b, node.name, known.inner_function(b, node, node.args), node)
 
 
 def expression_statement(b: Builder, node: ast.Expr) -> None:
@@ -88,7 +85,7 @@ def expression_statement(b: Builder, node: ast.Expr) -> None:
     match node.value:
         case ast.Constant():
             pass
-        case ast.Call() as call if callee_of(b, call) is sync:
+        case ast.Call() as call if known.callee_of(b, call) is sync:
             gather(b, call)
         case ast.NamedExpr(target=target, value=value):
             assign(b, target.id, value)
@@ -108,10 +105,10 @@ def gather(b: Builder, call: ast.Call) -> None:
         raise CompileError(f"`sync` takes one argument, the fraction: {error}.", where) from None
     fraction: Any = 1.0
     if (node := bound.get("fraction")) is not None:
-        if isinstance(node, ast.Starred) or not is_static(b, node):
+        if isinstance(node, ast.Starred) or not known.is_static(b, node):
             form = f"the fraction `{ast.unparse(node)}` of `sync`, which is not known at compile time,"
             b.refuse(node, form, "write a number")
-        fraction = evaluate(b, node)
+        fraction = known.evaluate(b, node)
     if not is_share(fraction):
         raise CompileError(f"the fraction of `sync` is {fraction!r}; write a number in (0, 1].", where)
     label = b.new_label("sync")
@@ -123,10 +120,10 @@ def assert_statement(b: Builder, node: ast.Assert) -> None:
     """`assert`: lanes stop on which it does not hold."""
     message = f"assertion failed: {expressions.text_of(node.test)}"
     if node.msg is not None:
-        if not is_static(b, node.msg):
+        if not known.is_static(b, node.msg):
             b.refuse(node.msg, "an assertion's text made from values of the lane", "write a constant text")
-        message += f" ({evaluate(b, node.msg)})"
-    if is_static(b, node.test) and evaluate(b, node.test):
+        message += f" ({known.evaluate(b, node.msg)})"
+    if known.is_static(b, node.test) and known.evaluate(b, node.test):
         return
     assert_that(b, expressions.truth_of(purify(b, node.test)), message, b.source.at(node))
 
@@ -135,7 +132,7 @@ def if_statement(b: Builder, node: ast.If) -> None:
     """`if`, `elif`, `else`; where the test is known, only the branch that is taken."""
     yes, no, after = (b.new_label(kind) for kind in ("then", "else", "endif"))
     branch(b, node.test, yes, no)
-    holds = bool(evaluate(b, node.test)) if is_static(b, node.test) else None
+    holds = bool(known.evaluate(b, node.test)) if known.is_static(b, node.test) else None
     for label, statements, always in ((yes, node.body, holds is True), (no, node.orelse, holds is False)):
         b.start(label)
         if always or holds is None:  # what Python never runs may be written for other constants

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NoReturn
 
-from batchnuts.autobatch.frontend import expressions
+from batchnuts.autobatch.frontend import expressions, known
 from batchnuts.autobatch.frontend.builder import Builder
 from batchnuts.autobatch.frontend.expressions import UNKNOWN
 from batchnuts.autobatch.frontend.function_values import hold
-from batchnuts.autobatch.frontend.known import evaluate, held_function, holds_functions, is_static, static
 from batchnuts.autobatch.frontend.translate import Finish, alone, assign, compute, purify
 from batchnuts.autobatch.language.builtins import python_len
+from batchnuts.autobatch.parsing import load
 
 
 def refuse_target(b: Builder, target: ast.expr) -> NoReturn:
@@ -42,12 +42,12 @@ def parts_with_functions(b: Builder, target: ast.Tuple | ast.List, value: ast.ex
     """The parts of a tuple, as many as there are targets, where some are functions; None for everything else."""
     if isinstance(value, (ast.Tuple, ast.List)):
         parts = value.elts
-    elif isinstance(held := static(b, value), (tuple, list)):
+    elif isinstance(held := known.static(b, value), (tuple, list)):
         parts = [expressions.located(b.constant(part), value) for part in held]
     else:
         return None
     fits = len(parts) == len(target.elts) and not any(isinstance(p, ast.Starred) for p in (*parts, *target.elts))
-    return parts if fits and any(holds_functions(b, part) for part in parts) else None
+    return parts if fits and any(known.holds_functions(b, part) for part in parts) else None
 
 
 def targets_and_values(
@@ -63,8 +63,8 @@ def targets_and_values(
 
 def assign_parts(b: Builder, pairs: list[tuple[ast.expr, ast.expr]]) -> None:
     """Assign to targets after all of their values are evaluated."""
-    held = [(t, v) if holds_functions(b, v) else (t, evaluated(b, v)) for t, v in pairs]
-    functions = [held_function(b, v) if isinstance(t, ast.Name) else UNKNOWN for t, v in held]
+    held = [(t, v) if known.holds_functions(b, v) else (t, evaluated(b, v)) for t, v in pairs]
+    functions = [known.held_function(b, v) if isinstance(t, ast.Name) else UNKNOWN for t, v in held]
     for (target, value), function in zip(held, functions):
         if isinstance(target, ast.Name) and function is not UNKNOWN:
             hold(b, target.id, function, target)
@@ -76,7 +76,7 @@ def evaluated(b: Builder, value: ast.expr) -> ast.expr:
     """A variable with the value."""
     name = b.temporary()
     assign(b, name, value)
-    return ast.copy_location(ast.Name(name, ast.Load()), value)
+    return load(name, value)
 
 
 def assign_target(b: Builder, target: ast.expr, value: ast.expr) -> None:
@@ -84,7 +84,7 @@ def assign_target(b: Builder, target: ast.expr, value: ast.expr) -> None:
     match target:
         case ast.Name(id=identifier):
             assign_name(b, target, value)
-            if is_static(b, value) and is_assigned_once(b, identifier):
+            if known.is_static(b, value) and is_assigned_once(b, identifier):
                 remember_number(b, identifier, value)
         case ast.Tuple() | ast.List() if (parts := parts_with_functions(b, target, value)) is not None:
             assign_parts(b, list(targets_and_values(b, target, parts)))
@@ -98,7 +98,7 @@ def assign_target(b: Builder, target: ast.expr, value: ast.expr) -> None:
 
 def assign_name(b: Builder, target: ast.Name, value: ast.expr) -> None:
     """target = value, of which a function is no value of the program: from here on, the name stands for it."""
-    function = held_function(b, value)
+    function = known.held_function(b, value)
     if function is not UNKNOWN:
         hold(b, target.id, function, target)
         return
@@ -112,8 +112,8 @@ def assign_name(b: Builder, target: ast.Name, value: ast.expr) -> None:
 def remember_number(b: Builder, identifier: str, value: ast.expr) -> None:
     """Note the number that a variable is, if it is one."""
     calls = [part for part in ast.walk(value) if isinstance(part, ast.Call)]
-    if all(static(b, call.func) is python_len for call in calls):  # other calls are not made twice
-        number = evaluate(b, value)
+    if all(known.static(b, call.func) is python_len for call in calls):  # other calls are not made twice
+        number = known.evaluate(b, value)
         if type(number) is int:
             b.numbers[identifier] = number
 

@@ -30,6 +30,7 @@ from batchnuts.autobatch.language.arrays import tensor_library_of
 from batchnuts.autobatch.language.functions import LaneFunction, in_one_lane_code, sync
 from batchnuts.autobatch.language.operators import Checks
 from batchnuts.autobatch.language.pytree import flatten
+from batchnuts.autobatch.parsing import load
 
 Finish = Callable[[Any], tuple[Any, ...]]
 """Maps an expression's value to the values of the variables that it is assigned to."""
@@ -174,7 +175,7 @@ def atom(b: Builder, node: ast.expr) -> str:
 
 def atom_name(b: Builder, node: ast.expr) -> ast.expr:
     """A local holding the expression's value, as an expression."""
-    return ast.copy_location(ast.Name(atom(b, node), ast.Load()), node)
+    return load(atom(b, node), node)
 
 
 def purify(b: Builder, node: ast.expr) -> ast.expr:

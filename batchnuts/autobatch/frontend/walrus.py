@@ -13,9 +13,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from batchnuts.autobatch.parsing import copied
-
-_NESTED = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+from batchnuts.autobatch.parsing import SCOPES, copied, load
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ def has_walrus(node: ast.AST) -> bool:
 
 def hidden_walrus(node: ast.AST) -> ast.NamedExpr | None:
     """An assignment within a lambda or comprehension, if there is one."""
-    scopes = (part for part in ast.walk(node) if isinstance(part, _NESTED))
+    scopes = (part for part in ast.walk(node) if isinstance(part, SCOPES))
     return next((p for scope in scopes for p in ast.walk(scope) if isinstance(p, ast.NamedExpr)), None)
 
 
@@ -69,11 +67,7 @@ def reads_before(node: ast.expr) -> dict[int, str]:
 
 def with_names(node: ast.expr, saved: dict[int, str]) -> ast.expr:
     """A copy of the expression that reads other variables at those nodes."""
-    memo = {
-        id(part): ast.copy_location(ast.Name(saved[id(part)], ast.Load()), part)
-        for part in ast.walk(node)
-        if id(part) in saved
-    }
+    memo = {id(part): load(saved[id(part)], part) for part in ast.walk(node) if id(part) in saved}
     return copied(node, memo)
 
 
