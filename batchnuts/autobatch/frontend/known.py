@@ -3,8 +3,11 @@
     (f if FAST else g)(x)        `static`: the object that an expression denotes, here what FAST chooses
     SIZES[1] + 2                 `is_static`, `evaluate`: it reads no variable of a lane, and its value
     x + f(x)                     `needs_variable`: f(x) is a call of the program, which no expression can make
+    [f(k) for k in SIZES]        `comprehensions_with_calls`: it has to be written out
+    h = lambda k: k + x          `held_function`, `function_given`: a value that is a function
 
-The three ask each other: a choice is known if its test is static, and static is what needs no variable.
+These ask each other, so they are in one file: a choice is known if its test is static, static is what needs no
+variable, a called lambda needs one if it is given a function.
 """
 
 from __future__ import annotations
@@ -80,40 +83,7 @@ def refuse_unknown_names(b: Builder, node: ast.expr) -> None:
         raise UndefinedVariableError(text, b.source.at(name))
 
 
-def refuse_hidden_state(b: Builder, node: ast.expr) -> None:
-    """Raise for hidden state (see StateFinder): what gives another value each time, as random numbers do."""
-    for part, value in expressions.constants_read(node, b.locals, b.namespace):
-        hidden = b.state_finder.find(value, expressions.text_of(part))
-        if hidden is not None:
-            refuse_hidden(b, part, hidden)
-    for call in (part for part in ast.walk(node) if isinstance(part, ast.Call)):
-        if not call.args and not call.keywords and takes_seed(static(b, call.func)):
-            refuse_hidden(b, call, Hidden(expressions.text_of(call), random=True))
-
-
-def needing_values(b: Builder, value: Any) -> Hidden | None:
-    """A function that a helper or primitive calls and that gives wrong results for arrays without values."""
-    if not (is_helper(value) or isinstance(value, PrimitiveFunction)):
-        return None
-    if id(value) not in b.needing_values:
-        b.needing_values[id(value)] = StateFinder(needs_values).find(value, "")
-    return b.needing_values[id(value)]
-
-
-def refuse_hidden(b: Builder, node: ast.AST, hidden: Hidden) -> NoReturn:
-    """Raise for hidden state that a name leads to, at the code that reads it."""
-    within = f" in {hidden.within!r}" if hidden.within else ""
-    form = f"`{hidden.text}`{within}, whose random numbers do not belong to a lane,"
-    rewrite = "draw with autobatch.random from a key that the lane has"
-    if not hidden.random:
-        form = f"`{hidden.text}`{within}, which is called once, when the program is compiled, and not by each lane,"
-        rewrite = "give what it gives as an argument"
-    if hidden.source is None:
-        b.refuse(node, form, rewrite)
-    reader = b.source.at(node)
-    place = f" in function {b.name!r}, which reaches it from {reader.filename}:{reader.line}"
-    text = f"{form} cannot be batched{'' if is_ours(reader.filename) else place}. Instead, {rewrite}."
-    raise UnsupportedSyntaxError(text, hidden.source)
+# ---- what expressions cannot compute ---------------------------------------------------------------------------------
 
 
 def needs_variable(b: Builder, node: ast.expr) -> bool:
@@ -180,6 +150,9 @@ def constants_of(b: Builder, node: ast.expr) -> list[Any]:
         return []
     value = evaluate(b, node)
     return [] if isinstance(value, Iterator) else [value]
+
+
+# ---- functions as values ---------------------------------------------------------------------------------------------
 
 
 def function_given(b: Builder, node: ast.expr) -> Any:
@@ -279,6 +252,48 @@ def meaning_around(b: Builder) -> dict[str, Any]:
     for name, (held, _) in b.visible.items():
         meanings[name] = lambda_as_function(b, held) if isinstance(held, ast.Lambda) else held
     return meanings
+
+
+# ---- hidden state ----------------------------------------------------------------------------------------------------
+
+
+def refuse_hidden_state(b: Builder, node: ast.expr) -> None:
+    """Raise for hidden state (see StateFinder): what gives another value each time, as random numbers do."""
+    for part, value in expressions.constants_read(node, b.locals, b.namespace):
+        hidden = b.state_finder.find(value, expressions.text_of(part))
+        if hidden is not None:
+            refuse_hidden(b, part, hidden)
+    for call in (part for part in ast.walk(node) if isinstance(part, ast.Call)):
+        if not call.args and not call.keywords and takes_seed(static(b, call.func)):
+            refuse_hidden(b, call, Hidden(expressions.text_of(call), random=True))
+
+
+def refuse_hidden(b: Builder, node: ast.AST, hidden: Hidden) -> NoReturn:
+    """Raise for hidden state that a name leads to, at the code that reads it."""
+    within = f" in {hidden.within!r}" if hidden.within else ""
+    form = f"`{hidden.text}`{within}, whose random numbers do not belong to a lane,"
+    rewrite = "draw with autobatch.random from a key that the lane has"
+    if not hidden.random:
+        form = f"`{hidden.text}`{within}, which is called once, when the program is compiled, and not by each lane,"
+        rewrite = "give what it gives as an argument"
+    if hidden.source is None:
+        b.refuse(node, form, rewrite)
+    reader = b.source.at(node)
+    place = f" in function {b.name!r}, which reaches it from {reader.filename}:{reader.line}"
+    text = f"{form} cannot be batched{'' if is_ours(reader.filename) else place}. Instead, {rewrite}."
+    raise UnsupportedSyntaxError(text, hidden.source)
+
+
+def needing_values(b: Builder, value: Any) -> Hidden | None:
+    """A function that a helper or primitive calls and that gives wrong results for arrays without values."""
+    if not (is_helper(value) or isinstance(value, PrimitiveFunction)):
+        return None
+    if id(value) not in b.needing_values:
+        b.needing_values[id(value)] = StateFinder(needs_values).find(value, "")
+    return b.needing_values[id(value)]
+
+
+# ---- of values and syntax alone --------------------------------------------------------------------------------------
 
 
 def is_function(value: Any) -> bool:
