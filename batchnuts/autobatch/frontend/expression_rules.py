@@ -47,7 +47,7 @@ def choice(b: Builder, identifier: str, node: ast.IfExp) -> None:
 def and_or(b: Builder, identifier: str, node: ast.BoolOp) -> None:
     """`and`, `or`: the variable gets one operand after another, until one decides."""
     later = ast.Tuple(node.values[1:], ast.Load())
-    if identifier == "return" or identifier in b.names_read(later):  # it must keep its value meanwhile
+    if identifier == "return" or identifier in b.names_read(later):  # operands read its value; none reads `return`
         assign(b, identifier, atom_name(b, node))
         return
     after = b.new_label("endbool")

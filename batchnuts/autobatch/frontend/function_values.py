@@ -102,13 +102,12 @@ def plain_calls(b: Builder, node: ast.expr) -> ast.expr:
 
 
 def _plain_call(b: Builder, call: ast.Call, function: Any) -> ast.expr | None:
-    """A call of a partial function as one of the function, and of `map` as a comprehension; None for all others."""
+    """A call of a partial function as one of the function, `map` of a named one as a comprehension; else None."""
     if type(function) is functools.partial and isinstance(function.func, (LaneFunction, PrimitiveFunction)):
         overridden = {k.arg for k in call.keywords}
         keywords = [ast.keyword(k, b.constant(v)) for k, v in function.keywords.items() if k not in overridden]
         arguments = [*map(b.constant, function.args), *call.args]
         return ast.Call(b.constant(function.func), arguments, [*keywords, *call.keywords])
-    # a lambda stays: what it computes need not be written out
     if function is map and len(call.args) > 1 and known.is_plain(call) and not isinstance(call.args[0], ast.Lambda):
         names = [b.fresh("element", i + 1) for i in range(len(call.args) - 1)]
         loads, stores = ([ast.Name(n, kind()) for n in names] for kind in (ast.Load, ast.Store))
