@@ -34,7 +34,7 @@ class ReadySampling:
         run = self.sampling.run(seed)
         moments, diagnostics = summarize(transformed(run.draws, self.task.transforms))
         worst = int(diagnostics.worst_first()[0])
-        worst = int(np.nanargmin(diagnostics.columns["ess_bulk"]))
+        fewest = int(np.nanargmin(diagnostics.columns["ess_bulk"]))
         return asdict(
             Figures(
                 seconds=run.seconds,
@@ -42,8 +42,8 @@ class ReadySampling:
                 divergences=run.divergences,
                 rhat=float(diagnostics.rhat[worst]),
                 rhat_of=diagnostics.names[worst],
-                ess=float(diagnostics.columns["ess_bulk"][worst]),
-                ess_of=diagnostics.names[worst],
+                ess=float(diagnostics.columns["ess_bulk"][fewest]),
+                ess_of=diagnostics.names[fewest],
                 lines=self.sampling.lines,
                 moments=encode(moments),
                 load=load,

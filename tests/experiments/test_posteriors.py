@@ -36,8 +36,8 @@ from batchnuts.experiments.posterior_checks.moments import (
 )
 from batchnuts.experiments.posterior_checks.registry import NumpyroOptions
 from batchnuts.experiments.posterior_checks.results import PosteriorResults
-from batchnuts.experiments.posterior_checks.sampling import prepare
-from batchnuts.experiments.posterior_checks.task import Task
+from batchnuts.experiments.posterior_checks.sampling import ReadySampling, prepare
+from batchnuts.experiments.posterior_checks.task import Run, Sampling, Task
 from batchnuts.experiments.posterior_checks.truths import known_moments
 from batchnuts.models import REGISTRY, build
 from batchnuts.settings.yaml import ConfigError
@@ -185,6 +185,18 @@ def test_logarithms_are_named_as_such() -> None:
     found = transformed({"x": -np.full((2, 4), np.e), "y": np.ones((2, 4))}, {"x": "log"})
     np.testing.assert_allclose(found["log(x)"], 1.0)
     assert set(found) == {"log(x)", "y"}
+
+
+def test_the_largest_rhat_and_the_smallest_ess_are_each_of_their_own_element() -> None:
+    rng = np.random.default_rng(3)
+    of_unlike_scales = rng.normal(size=(4, 500)) * np.array([1.0, 1.0, 1.0, 5.0])[:, None]
+    slow = np.repeat(rng.normal(size=(4, 50)), 10, axis=1)
+    task = load_posteriors("posteriors.yaml").task("batchnuts", "gaussian", 64)
+    run = Run({"x": np.stack([of_unlike_scales, slow], axis=2)}, 0, 1.0, 1.0)
+    figures = ReadySampling(task, Sampling(lambda seed: run, None), Preparation(0.0)).run(0)
+    assert (figures["rhat_of"], figures["ess_of"]) == ("x[0]", "x[1]")
+    assert figures["rhat"] > 1.1
+    assert figures["ess"] < 500
 
 
 # --- targets of a library
