@@ -12,8 +12,7 @@ from typing import Any
 from batchnuts.experiments.harness import plots
 from batchnuts.experiments.harness.experiment import Experiment, main
 from batchnuts.experiments.time_to_answer.results import AnswerResults
-from batchnuts.experiments.time_to_answer.subject import ANSWERS
-from batchnuts.experiments.time_to_answer.summary import times_tables
+from batchnuts.experiments.time_to_answer.summary import ANSWERS, times_tables
 
 QUESTION = """\
 How long does a user wait for numbers to trust? From the start of a process until draws are saved and diagnostics
@@ -55,13 +54,9 @@ def _picture(results: AnswerResults, goals: list[int]) -> Any:
         place.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
         place.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
         place.minorticks_off()
-        place.set_yticks(range(len(problems)), [config.problems[name].label for name in problems])
-        place.set_ylim(len(problems) - 0.5, -0.5)
         place.set_xlabel("seconds")
-        place.set_ylabel("posterior")
         place.set_title(f"{goal:,} effective draws", loc="left")
-        if place is not axes[0]:
-            place.tick_params(labelleft=False)
+    plots.name_rows(axes, [config.problems[name].label for name in problems], "posterior")
     axes[0].legend(loc="upper left", bbox_to_anchor=(0.0, -0.12), borderaxespad=0.0, ncols=2)
     return figure
 

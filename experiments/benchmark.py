@@ -20,8 +20,7 @@ from batchnuts.experiments.harness.results import Value
 from batchnuts.experiments.samplers.comparison import compared, comparison_table
 from batchnuts.experiments.samplers.config import Measure
 from batchnuts.experiments.samplers.results import QUANTITIES, Results
-from batchnuts.experiments.samplers.subject import SAMPLERS
-from batchnuts.experiments.samplers.summary import measure_tables
+from batchnuts.experiments.samplers.summary import SAMPLERS, measure_tables
 
 QUESTION = """\
 How fast is NUTS on a machine's processor, over all chains together, and compared with the maximum possible speed? A

@@ -24,14 +24,15 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from batchnuts.cli.config import build_model, check_packaged_model
-from batchnuts.experiments.harness.config import check_increasing, dump_sections, read_layers
+from batchnuts.experiments.harness.config import check_increasing, dump_sections
+from batchnuts.experiments.harness.reading import Reading
 from batchnuts.mcmc.kernel.sample_statistics import draw_bytes
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.models.registry import ModelOptions
 from batchnuts.settings.schema import Settings, SettingsError
-from batchnuts.settings.yaml import ConfigError, check_section, to_yaml
+from batchnuts.settings.yaml import ConfigError, to_yaml
 
-SECTIONS = ("model", "run", "plan", "quick")
+SECTIONS = ("model", "run", "plan")
 
 SAVE = 2.0
 """Seconds after which states are asked for here, so that short runs have some."""
@@ -120,18 +121,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def read_config(name: str, overrides: Sequence[str], *, quick: bool) -> tuple[ModelOptions, RunOptions, PlanOptions]:
     """The options of the model, of runs and of the calculation. Raises ConfigError."""
-    content, origin = read_layers(name, overrides, SECTIONS, quick=quick)
-    problems: list[str] = []
-    options = check_packaged_model("model", content.get("model"), origin, problems)
-    run = check_section("run", content.get("run"), RunOptions, origin, problems)
-    plan = check_section("plan", content.get("plan"), PlanOptions, origin, problems)
-    if problems or options is None or run is None or plan is None:
-        raise ConfigError("\n".join(problems))
-    try:
-        _settings_of(run, None)
-    except SettingsError as error:
-        mistakes = [f"run.{line}" for line in str(error).splitlines()]
-        raise ConfigError("\n".join(f"{origin(line.partition(':')[0])}{line}" for line in mistakes)) from error
+    reading = Reading(name, overrides, SECTIONS, quick=quick)
+    options = check_packaged_model("model", reading.content.get("model"), reading.origin, reading.mistakes)
+    run = reading.section("run", RunOptions)
+    plan = reading.section("plan", PlanOptions)
+    if run is not None:
+        try:
+            _settings_of(run, None)
+        except SettingsError as error:
+            for line in str(error).splitlines():
+                key, _, text = line.partition(": ")
+                reading.mistake(f"run.{key}", text)
+    run, plan = reading.whole(run), reading.whole(plan)
+    assert options is not None  # else there is a mistake
     return options, run, plan
 
 

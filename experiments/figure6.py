@@ -20,8 +20,7 @@ from typing import Any
 from batchnuts.experiments.harness import plots
 from batchnuts.experiments.harness.experiment import Experiment, main
 from batchnuts.experiments.samplers.results import QUANTITIES, Results
-from batchnuts.experiments.samplers.subject import SAMPLERS
-from batchnuts.experiments.samplers.summary import size_table
+from batchnuts.experiments.samplers.summary import SAMPLERS, size_table
 
 QUESTION = """\
 How many useful gradients of a Bayesian logistic regression can NUTS compute in a second, over all chains together, as

@@ -22,8 +22,7 @@ from batchnuts.experiments.harness import plots
 from batchnuts.experiments.harness.experiment import Experiment, main
 from batchnuts.experiments.harness.summary import format_figure, table
 from batchnuts.experiments.samplers.results import QUANTITIES, Results
-from batchnuts.experiments.samplers.subject import SAMPLERS
-from batchnuts.experiments.samplers.summary import size_table
+from batchnuts.experiments.samplers.summary import SAMPLERS, size_table
 
 QUESTION = """\
 Of all gradients that a batch of chains computes, which share is useful for some chain? The rest are computed for

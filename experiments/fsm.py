@@ -18,8 +18,7 @@ from batchnuts.experiments.harness import plots
 from batchnuts.experiments.harness.experiment import Experiment, main
 from batchnuts.experiments.samplers.config import Measure
 from batchnuts.experiments.samplers.results import QUANTITIES, Results
-from batchnuts.experiments.samplers.subject import SAMPLERS
-from batchnuts.experiments.samplers.summary import measure_tables
+from batchnuts.experiments.samplers.summary import SAMPLERS, measure_tables
 
 QUESTION = """\
 How many effective samples does a sampler make in a minute? The effective sample size is the minimum of the bulk ESS of

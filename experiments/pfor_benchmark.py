@@ -17,7 +17,7 @@ from batchnuts.experiments.harness.results import Value
 from batchnuts.experiments.harness.summary import format_figure, table
 from batchnuts.experiments.vectorizers.registry import KINDS
 from batchnuts.experiments.vectorizers.results import VectorizingResults
-from batchnuts.experiments.vectorizers.subject import VECTORIZERS
+from batchnuts.experiments.vectorizers.summary import VECTORIZERS
 
 QUESTION = """\
 How fast is code that a vectorizer made of one example's, beside the same code run one example after another, beside
@@ -79,7 +79,7 @@ def rates_table(results: VectorizingResults, workload: str) -> str:
         for size in sizes:
             rate = results.rate(curve, workload, size)
             ratio = None if curve == first else results.ratio(curve, first, workload, size)
-            cells.append(_cell(rate, None if ratio is None else ratio.value))
+            cells.append(_cell(rate, ratio))
         rows.append((config.curves[curve].label, *cells))
     return table((KINDS[config.workloads[workload].kind].size, *(f"{size:,}" for size in sizes)), rows)
 

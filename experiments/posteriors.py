@@ -8,19 +8,16 @@ The exit code is 1 if a posterior is not right; summary.md says which, and why.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.experiments.harness import plots
-from batchnuts.experiments.harness.command import run_command
-from batchnuts.experiments.harness.experiment import Experiment, run
-from batchnuts.experiments.posterior_checks.config import PosteriorsConfig
+from batchnuts.experiments.harness.experiment import Experiment, main
 from batchnuts.experiments.posterior_checks.moments import STATISTICS
 from batchnuts.experiments.posterior_checks.results import PosteriorResults
-from batchnuts.experiments.posterior_checks.subject import POSTERIORS
-from batchnuts.experiments.posterior_checks.summary import comparisons_csv, runs_table
+from batchnuts.experiments.posterior_checks.summary import POSTERIORS, comparisons_csv, runs_table
 
 QUESTION = """\
 Are the posteriors right that batchnuts draws with its defaults? Every packaged model is sampled as its config says, and
@@ -65,31 +62,16 @@ def _picture(results: PosteriorResults) -> Any:
         for side in (-1, 1):
             place.axvline(side * results.bound, color="0.4", linewidth=0.8, linestyle="--")
         place.set_xlim(-_SHOWN - 0.5, _SHOWN + 0.5)
-        place.set_yticks(range(len(problems)), [config.problems[name].label for name in problems])
-        place.set_ylim(len(problems) - 0.5, -0.5)
         place.set_xlabel(f"z; dashed: the bound, {results.bound:.2f}")
-        place.set_ylabel("posterior")
         place.set_title({"mean": "means", "sd": "standard deviations"}[statistic], loc="left")
-        if place is not axes[0]:
-            place.tick_params(labelleft=False)
+    plots.name_rows(axes, [config.problems[name].label for name in problems], "posterior")
     axes[0].legend(loc="upper left", bbox_to_anchor=(0.0, -0.1), borderaxespad=0.0)
     return figure
 
 
-EXPERIMENT = Experiment(
-    POSTERIORS,
-    "posteriors",
-    "Posteriors against truths and references",
-    QUESTION,
-    pictures,
-    runs_table,
-    {"comparisons.csv": comparisons_csv},
-)
-
-
-def run_and_judge(config: PosteriorsConfig, folder: Path, fresh: bool = False, again: Sequence[str] = ()) -> None:
-    """Measure what is missing and write everything; raises NotRight if a posterior is not right."""
-    results = run(EXPERIMENT, config, folder, fresh, again)
+def judge(results: PosteriorResults, folder: Path) -> None:
+    """Raise NotRight if a posterior is not right."""
+    config = results.config
     if results.failures:
         lines = [
             f"  {config.problems[verdict.compared.problem].label}, {config.curves[verdict.compared.curve].label}: "
@@ -100,10 +82,16 @@ def run_and_judge(config: PosteriorsConfig, folder: Path, fresh: bool = False, a
         raise NotRight("\n".join([f"{count}; all of it is in {folder / 'summary.md'}:", *lines]))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and give back the exit code."""
-    return run_command(EXPERIMENT.name, EXPERIMENT.title, POSTERIORS.load, run_and_judge, argv)
-
+EXPERIMENT = Experiment(
+    POSTERIORS,
+    "posteriors",
+    "Posteriors against truths and references",
+    QUESTION,
+    pictures,
+    runs_table,
+    {"comparisons.csv": comparisons_csv},
+    judge=judge,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(EXPERIMENT))

@@ -16,11 +16,11 @@ from typing import Any
 from batchnuts.experiments.harness import plots
 from batchnuts.experiments.harness.experiment import Experiment, main
 from batchnuts.experiments.harness.results import Value
-from batchnuts.experiments.harness.summary import format_figure, table
+from batchnuts.experiments.harness.summary import format_figure, shown, table
 from batchnuts.experiments.samplers.config import Curve, ExperimentConfig
 from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.results import QUANTITIES, Results
-from batchnuts.experiments.samplers.subject import SAMPLERS
+from batchnuts.experiments.samplers.summary import SAMPLERS
 from batchnuts.settings.yaml import ConfigError
 
 QUESTION = """\
@@ -172,14 +172,9 @@ def rates_table(axis: str, drawn: Sequence[Line]) -> str:
         cells = []
         for line in drawn:
             rates = {rate.size: rate for rate, _, _ in line.points}
-            cells.append(_cell(rates[size]) if size in rates else "-")
+            cells.append(shown(rates[size], ",.3g") if size in rates else "-")
         rows.append((f"{size:,}", *cells))
     return table((axis, *(line.curve.label for line in drawn)), rows)
-
-
-def _cell(rate: Value) -> str:
-    low, high = (format_figure(figure, ",.3g") for figure in (rate.low, rate.high))
-    return f"{format_figure(rate.value, ',.3g')} ({low} to {high})"
 
 
 EXPERIMENT = Experiment(SAMPLERS, "scaling", "What NUTS costs as things grow", QUESTION, pictures, tables, check=check)

@@ -20,7 +20,8 @@ from types import TracebackType
 from typing import IO, Any, TypeVar
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.experiments.harness.config import FOLDER, Config
+from batchnuts.experiments.harness.config import Config
+from batchnuts.experiments.harness.reading import FOLDER
 from batchnuts.experiments.harness.rows import MeasurementsError
 from batchnuts.settings.yaml import ConfigError, packaged_configs, refuse_unknown_arguments
 
@@ -40,7 +41,7 @@ class MissingLibrary(BatchnutsError):
     """A library that every experiment needs is not installed."""
 
 
-Loaded = TypeVar("Loaded", bound=Config[Any, Any])
+Loaded = TypeVar("Loaded", bound=Config[Any])
 
 
 def run_command(

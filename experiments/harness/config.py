@@ -1,107 +1,91 @@
-"""What the configs of all experiments have in common: points to measure, limits, the folder, and how they are read.
+"""What the configs of all experiments have in common: points to measure, limits, claims, the folder.
 
 Sections: what is measured (`problems` or `workloads`), `run`, `curves`, `measurement`, `claims`, `output`, and `quick`:
-key.path -> value, what `--quick` changes. All figures are in YAML, the code has none.
+key.path -> value, what `--quick` changes. All figures are in YAML, the code has none. `reading.py` reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from batchnuts.experiments.harness.rows import Row
 from batchnuts.experiments.harness.task import Task
 from batchnuts.settings.schema import Settings, nearest
-from batchnuts.settings.yaml import (
-    ConfigError,
-    Origin,
-    Schema,
-    apply_override,
-    check_section,
-    dump_settings,
-    find_config,
-    read_yaml,
-    set_key,
-)
-
-FOLDER = "experiments"
-"""Below `configs/`: where the packaged ones are."""
-
-SECTIONS = ("run", "curves", "measurement", "claims", "output", "quick")
-"""The sections of every config, after the section that says what is measured."""
+from batchnuts.settings.yaml import dump_settings, to_yaml
 
 Point = tuple[str, str, int]
 """(curve, target, size): a curve is measured on a problem or a workload, at a number of chains or of rows."""
 
 
-class Labelled(Protocol):
-    """A curve or a target, which has a label."""
+class Labelled(Settings):
+    """A curve or a target."""
+
+    label: str = Field(min_length=1, description="its name in pictures and tables")
+
+
+class Target(Labelled):
+    """What curves are measured on, unless the curves themselves name what they are measured on."""
+
+    curves: list[str] | None = Field(None, min_length=1, description="names among `curves`; null: all that can")
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A sampler that curves may name: its options, and who it is."""
+
+    options: type[Settings]
 
     @property
-    def label(self) -> str:
-        """The name in pictures and tables."""
+    def ours(self) -> bool:
+        """Whether it is batchnuts: what claims and verdicts are about."""
+        raise NotImplementedError
 
 
-class Limits(Protocol):
-    """How often a task is run, and how long at most."""
+class SamplerCurve(Labelled):
+    """A curve that is a sampler, with options of that sampler."""
 
-    @property
-    def repetitions(self) -> int:
-        """Runs of each task that are wanted."""
+    registry: ClassVar[Mapping[str, Registered]]
+    """The samplers by name."""
+    sampler: str = Field(description="a name of the registry")
+    options: dict[str, Any] = Field(default_factory=dict, description="of that sampler")
 
-    @property
-    def max_seconds(self) -> float:
-        """The most seconds of a run; after a longer one, no larger size is measured."""
-
-    @property
-    def timeout(self) -> float:
-        """Seconds that a process has for an answer."""
-
-
-R = TypeVar("R", bound=Row)
-Limiting = TypeVar("Limiting", bound=Limits, covariant=True)
-
-
-class Config(Protocol[R, Limiting]):
-    """A config that passed every check."""
+    @model_validator(mode="after")
+    def _check_sampler(self) -> SamplerCurve:
+        check_name("sampler", self.sampler, self.registry)
+        return self
 
     @property
-    def curves(self) -> Mapping[str, Labelled]:
-        """Curves by name."""
+    def options_schema(self) -> type[Settings]:
+        """The schema of the options."""
+        return self.registry[self.sampler].options
 
     @property
-    def targets(self) -> Mapping[str, Labelled]:
-        """The targets that curves are measured on, by name."""
+    def ours(self) -> bool:
+        """Whether the sampler is batchnuts."""
+        return self.registry[self.sampler].ours
+
+
+class Claim(Settings):
+    """A bound on a figure, from somebody; a kind of experiment says which figures there are."""
+
+    says: str = Field(min_length=1, description="the claim in words")
+    source: str = Field(min_length=1, description="who says so, where")
+    at_least: float | None = Field(None, description="the claim holds only from here on")
+    at_most: float | None = Field(None, description="the claim holds only up to here")
 
     @property
-    def measurement(self) -> Limiting:
-        """Limits."""
-
-    @property
-    def output(self) -> ResultsSettings:
-        """Names the folder."""
-
-    def points(self) -> Iterator[Point]:
-        """All points, in the order of measuring: those of one target and size are adjacent."""
-
-    def task(self, curve: str, target: str, size: int, /) -> Task[R]:
-        """The task at one point; several points may have the same."""
-
-    def label(self, curve: str, target: str, size: int, /) -> str:
-        """A point in words, for progress."""
-
-    def seeds(self) -> Mapping[int, int]:
-        """The seed of each repetition."""
-
-    def wants(self, row: R) -> bool:
-        """Whether a row of one of its tasks is of one of its repetitions."""
-
-    def to_yaml(self) -> str:
-        """YAML that gives the same experiment when it is read as a config."""
+    def bounds(self) -> str:
+        """What it holds from and up to, in words."""
+        low = "" if self.at_least is None else f"≥ {self.at_least:g}"
+        high = "" if self.at_most is None else f"≤ {self.at_most:g}"
+        return " and ".join(bound for bound in (low, high) if bound)
 
 
 class ResultsSettings(Settings):
@@ -115,10 +99,86 @@ class ResultsSettings(Settings):
         return ResultsSettings(folder=str(folder.with_name(f"{folder.name}-quick")) if folder.name else "quick")
 
 
+class Limits(Protocol):
+    """How often a task is run, and how long at most."""
+
+    @property
+    def repetitions(self) -> int:
+        """Runs of each task that are wanted."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the first repetition; the others count up from it."""
+
+    @property
+    def max_seconds(self) -> float:
+        """The most seconds of a run; after a longer one, no larger size is measured."""
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a process has for an answer."""
+
+
+Limiting = TypeVar("Limiting", bound=Limits, covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ABC, Generic[Limiting]):
+    """Base of configs that passed every check: each section is a field of its name."""
+
+    sections: ClassVar[tuple[str, ...]] = ("problems", "run", "curves", "measurement", "claims", "output")
+    """The sections in order; the first says what is measured."""
+    curves: Mapping[str, Labelled]
+    measurement: Limiting
+    output: ResultsSettings
+
+    @property
+    def targets(self) -> Mapping[str, Labelled]:
+        """The targets that curves are measured on, by name."""
+        targets: Mapping[str, Labelled] = getattr(self, self.sections[0])
+        return targets
+
+    def curves_of(self, target: str) -> list[str]:
+        """Names of the curves that are measured on a target."""
+        chosen = getattr(self.targets[target], "curves", None)
+        return list(self.curves if chosen is None else chosen)
+
+    @abstractmethod
+    def points(self) -> Iterator[Point]:
+        """All points, in the order of measuring: those of one target and size are adjacent."""
+
+    @abstractmethod
+    def task(self, curve: str, target: str, size: int, /) -> Task:
+        """The task at one point; several points may have the same."""
+
+    def seeds(self) -> dict[int, int]:
+        """The seed of each repetition."""
+        return {number: self.measurement.seed + number for number in range(self.measurement.repetitions)}
+
+    def wants(self, row: Row) -> bool:
+        """Whether a row of one of its tasks is of one of its repetitions, with its seed if rows have a seed."""
+        return self.seeds().get(row.repetition) == getattr(row, "seed", row.repetition)
+
+    def resolved(self) -> dict[str, Any]:
+        """Plain data that gives the same experiment again when it is read as a config."""
+        return dump_sections({name: getattr(self, name) for name in self.sections})
+
+    def to_yaml(self) -> str:
+        """`resolved` as YAML."""
+        return to_yaml(self.resolved())
+
+
 def check_increasing(name: str, sizes: Sequence[int]) -> None:
     """Raise ValueError, with the name of the key, unless these are positive integers in increasing order."""
     if not sizes or sizes[0] < 1 or any(a >= b for a, b in pairwise(sizes)):
         raise ValueError(f"{name}: found {list(sizes)}; expected increasing integers of at least 1")
+
+
+def check_name(key: str, name: str, valid: Mapping[str, Any]) -> None:
+    """Raise ValueError, with the name of the key, unless `name` is among the valid ones."""
+    if name not in valid:
+        hint = nearest(name, valid) or f"; expected one of {', '.join(valid)}"
+        raise ValueError(f"{key}: found {name!r}{hint}")
 
 
 def dump_sections(sections: Mapping[str, Settings | Mapping[str, Settings]]) -> dict[str, Any]:
@@ -129,121 +189,3 @@ def dump_sections(sections: Mapping[str, Settings | Mapping[str, Settings]]) -> 
         else {name: dump_settings(item) for name, item in section.items()}
         for key, section in sections.items()
     }
-
-
-def read_layers(
-    name: str, overrides: Sequence[str], sections: Sequence[str], *, quick: bool
-) -> tuple[dict[str, Any], Origin]:
-    """A config's content with `quick` and then the overrides applied, and where each key was written.
-
-    Raises ConfigError for what cannot be read or applied; the content is not checked.
-    """
-    file = find_config(name, FOLDER)
-    origin = Origin(file)
-    content = read_yaml(file, origin, sections)
-    changes = content.pop("quick", None)
-    changes = {} if changes is None else changes
-    if not isinstance(changes, dict):
-        raise ConfigError(f"{origin('quick')}quick: found {changes!r}; expected a mapping of key paths to values.")
-    if quick:
-        if not changes:
-            raise ConfigError(f"{file}: --quick needs the section quick, which says what it changes; there is none.")
-        for path, value in changes.items():
-            _refuse_to_drop_nothing(content, path, value, f"{origin(f'quick.{path}')}quick.{path}")
-            set_key(content, path, value, f"{origin(f'quick.{path}')}quick.{path}")
-            origin.lines[path] = origin.lines.get(f"quick.{path}", origin.lines["quick"])
-    for override in overrides:
-        path, _, value = (part.strip() for part in override.partition("="))
-        if path.split(".")[0] == "quick":
-            raise ConfigError(
-                f"command line, {override}: the section quick is applied before the command line; set "
-                f"{path[6:] or 'its keys'} itself."
-            )
-        if value in ("null", "~"):
-            _refuse_to_drop_nothing(content, path, None, f"command line, {override}")
-        apply_override(content, override, origin)
-    return content, origin
-
-
-def _refuse_to_drop_nothing(content: Mapping[str, Any], path: str, value: Any, blame: str) -> None:
-    """Raise ConfigError, beginning with `blame`, for a null in place of a problem, curve or claim that is not there."""
-    section, _, name = path.partition(".")
-    entries = content.get(section)
-    if value is None and section in ("problems", "workloads", "curves", "claims") and name and "." not in name:
-        names = list(entries) if isinstance(entries, dict) else []
-        if name not in names:
-            hint = nearest(name, names) or f"; expected one of {', '.join(names) or 'none: the section is empty'}"
-            raise ConfigError(f"{blame}: there is no {path} to leave out{hint}")
-
-
-def check_keys(content: Mapping[str, Any], sections: Sequence[str], origin: Origin, problems: list[str]) -> None:
-    """Note a mistake for each unknown section."""
-    for key in content:
-        if key not in sections:
-            hint = nearest(key, sections) or f"; expected one of {', '.join(sections)}"
-            problems.append(f"{origin(key)}{key}: unknown section{hint}")
-
-
-def named(content: Any, path: str, origin: Origin, problems: list[str]) -> dict[str, dict[str, Any]]:
-    """The mappings below a section, by name; a name is one key of a path."""
-    if not isinstance(content, dict) or not content:
-        problems.append(f"{origin(path)}{path}: found {content!r}; expected a mapping of names to mappings")
-        return {}
-    content = {name: item for name, item in content.items() if item is not None}
-    for name, item in content.items():
-        if not isinstance(item, dict):
-            problems.append(f"{origin(f'{path}.{name}')}{path}.{name}: found {item!r}; expected a mapping")
-        elif not name.isidentifier():
-            problems.append(
-                f"{origin(path)}{path}: found the name {name!r}; expected letters, digits and _ (put words into label)"
-            )
-    return {name: item for name, item in content.items() if isinstance(item, dict)}
-
-
-def check_each(
-    content: Any, section: str, schema: type[Schema], origin: Origin, problems: list[str]
-) -> dict[str, Schema]:
-    """The mappings below a section that pass a schema, by name."""
-    checked = {}
-    for name, item in named(content, section, origin, problems).items():
-        settings = check_section(f"{section}.{name}", item, schema, origin, problems)
-        if settings is not None:
-            checked[name] = settings
-    return checked
-
-
-class HasOptions(Protocol):
-    """Settings with options, whose schema depends on what else they say."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options, unchecked."""
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy with some fields changed, as pydantic makes it."""
-
-
-Optioned = TypeVar("Optioned", bound=HasOptions)
-
-
-def check_options(
-    items: Mapping[str, Optioned],
-    section: str,
-    schema: Callable[[Optioned], type[Settings]],
-    origin: Origin,
-    problems: list[str],
-) -> dict[str, Optioned]:
-    """Those whose options pass, with the defaults written out, so that a later default is another task."""
-    checked = {}
-    for name, item in items.items():
-        options = check_section(f"{section}.{name}.options", item.options, schema(item), origin, problems)
-        if options is not None:
-            checked[name] = item.model_copy(update={"options": dump_settings(options)})
-    return checked
-
-
-def refer(path: str, name: str | None, valid: Collection[str], origin: Origin, problems: list[str]) -> None:
-    """Note a mistake if `name` is not among the valid names (if there are any)."""
-    if name is not None and valid and name not in valid:
-        hint = nearest(name, valid) or f"; expected one of {', '.join(valid)}"
-        problems.append(f"{origin(path)}{path}: found {name!r}{hint}")

@@ -21,7 +21,7 @@ from batchnuts.experiments.harness.results import PointResults
 from batchnuts.experiments.harness.rows import Row, RowsFile
 from batchnuts.experiments.harness.summary import gaps, made_with
 
-C = TypeVar("C", bound=Config[Any, Any])
+C = TypeVar("C", bound=Config[Any])
 R = TypeVar("R", bound=Row)
 S = TypeVar("S", bound=PointResults[Any, Any])
 
@@ -64,6 +64,8 @@ class Experiment(Generic[C, R, S]):
     """Other files of text that it writes, by name."""
     check: Callable[[C], None] = lambda config: None
     """Raises ConfigError for a config that this experiment cannot use; before anything is measured."""
+    judge: Callable[[S, Path], None] = lambda results, folder: None
+    """Raises BatchnutsError for results that are not as they should be; when all is in the folder."""
 
 
 def main(experiment: Experiment[C, R, S], argv: Sequence[str] | None = None) -> int:
@@ -75,7 +77,9 @@ def run(experiment: Experiment[C, R, S], config: C, folder: Path, fresh: bool = 
     """Measure what is missing, then draw and summarize everything."""
     experiment.check(config)
     with reserved(folder):
-        return _run(experiment, config, folder, fresh, again)
+        results = _run(experiment, config, folder, fresh, again)
+    experiment.judge(results, folder)
+    return results
 
 
 def _run(experiment: Experiment[C, R, S], config: C, folder: Path, fresh: bool, again: Sequence[str]) -> S:
@@ -100,7 +104,7 @@ def _run(experiment: Experiment[C, R, S], config: C, folder: Path, fresh: bool, 
     return results
 
 
-def forget(file: RowsFile[R], config: Config[R, Any], curves: Sequence[str]) -> None:
+def forget(file: RowsFile[R], config: Config[Any], curves: Sequence[str]) -> None:
     """Drop the rows of some curves, so that they are measured again."""
     tasks = {config.task(*point).fingerprint() for point in config.points() if point[0] in curves}
     if tasks:

@@ -20,7 +20,7 @@ from typing import IO, Any, Generic, TypeVar
 from batchnuts.experiments.harness.config import Config, Limits
 from batchnuts.experiments.harness.processes import Missing, NoAnswer, Process
 from batchnuts.experiments.harness.rows import Row, RowsFile, Status
-from batchnuts.experiments.harness.task import Attempt, Figures, Preparation, Prepare, Run, Task
+from batchnuts.experiments.harness.task import Attempt, Figures, Preparation, Prepare, Run, Task, row_of
 
 R = TypeVar("R", bound=Row)
 Limiting = TypeVar("Limiting", bound=Limits)
@@ -33,26 +33,26 @@ Note = Callable[[str, int, int], None]
 class Worker(Process):
     """A process that makes tasks ready and runs them: `worker.py`."""
 
-    def __init__(self, task: Task[Any], log: IO[str], timeout: float) -> None:
+    def __init__(self, task: Task, log: IO[str], timeout: float) -> None:
         module = "batchnuts.experiments.harness.worker"
         super().__init__(module, task.heading, log, timeout, task.process_environment())
 
-    def prepare(self, task: Task[Any]) -> Preparation:
+    def prepare(self, task: Task) -> Preparation:
         """Make a task ready. Raises Missing, NoAnswer."""
         preparation: Preparation = self.ask(Prepare(task))
         return preparation
 
-    def run(self, task: Task[Any], seed: int) -> Figures:
+    def run(self, task: Task, seed: int) -> Figures:
         """Run it once more. Raises Missing, NoAnswer."""
         figures: Figures = self.ask(Run(task.fingerprint(), seed))
         return figures
 
 
 @dataclass(frozen=True)
-class Planned(Generic[R]):
+class Planned:
     """A task, and the curve that first asks for it."""
 
-    task: Task[R]
+    task: Task
     fingerprint: str
     """The task's."""
     curve: str
@@ -61,26 +61,27 @@ class Planned(Generic[R]):
 
 
 @dataclass(frozen=True)
-class Ready(Generic[R]):
+class Ready:
     """A task that its process made ready."""
 
-    planned: Planned[R]
+    planned: Planned
     worker: Worker
     preparation: Preparation
     difference: float | None
     """The relative difference of its outputs from the first task's; None where they are not compared."""
 
 
-def plan(config: Config[R, Any]) -> list[list[Planned[R]]]:
+def plan(config: Config[Any]) -> list[list[Planned]]:
     """Every task once, in groups of one target and size."""
     seen: set[str] = set()
-    groups: dict[tuple[str, int], list[Planned[R]]] = {}
+    groups: dict[tuple[str, int], list[Planned]] = {}
     for curve, target, size in config.points():
         task = config.task(curve, target, size)
         fingerprint = task.fingerprint()
         if fingerprint not in seen:
             seen.add(fingerprint)
-            planned = Planned(task, fingerprint, curve, config.label(curve, target, size))
+            label = f"{config.curves[curve].label}, {config.targets[target].label}, {task.size_in_words}"
+            planned = Planned(task, fingerprint, curve, label)
             groups.setdefault((target, size), []).append(planned)
     return list(groups.values())
 
@@ -102,9 +103,7 @@ def overlapped(
 class Measuring(ABC, Generic[R, Limiting]):
     """Measures what a config asks for and the file does not have yet."""
 
-    def __init__(
-        self, config: Config[R, Limiting], file: RowsFile[R], log: IO[str], environment: str, note: Note
-    ) -> None:
+    def __init__(self, config: Config[Limiting], file: RowsFile[R], log: IO[str], environment: str, note: Note) -> None:
         self.config = config
         self.file = file
         self.log = log
@@ -126,11 +125,11 @@ class Measuring(ABC, Generic[R, Limiting]):
                 self.notice_slowness(planned)
 
     @abstractmethod
-    def measure(self, group: Sequence[Planned[R]]) -> None:
+    def measure(self, group: Sequence[Planned]) -> None:
         """Measure the remaining tasks of a group."""
 
     @abstractmethod
-    def turn(self, ready: Sequence[Ready[R]], repetition: int) -> Sequence[Ready[R]]:
+    def turn(self, ready: Sequence[Ready], repetition: int) -> Sequence[Ready]:
         """The tasks that run in a repetition, in order."""
 
     @abstractmethod
@@ -138,16 +137,16 @@ class Measuring(ABC, Generic[R, Limiting]):
         """Keep one more row."""
 
     @abstractmethod
-    def leave(self, planned: Planned[R], worker: Worker, reason: str, *, lost: bool) -> None:
+    def leave(self, planned: Planned, worker: Worker, reason: str, *, lost: bool) -> None:
         """Called before a task is recorded as missing or failed. lost: its process does not answer any more."""
 
-    def compare(self, planned: Planned[R], preparation: Preparation) -> float | None:
+    def compare(self, planned: Planned, preparation: Preparation) -> float | None:
         """The distance of its outputs from those of others, if a strategy compares them. Raises NoAnswer if too
         large."""
         return None
 
     def take_turns(
-        self, group: Sequence[Planned[R]], compile_at_once: int = 1, run_at_once: int = 1, name: str = ""
+        self, group: Sequence[Planned], compile_at_once: int = 1, run_at_once: int = 1, name: str = ""
     ) -> None:
         """Prepare these, then one run of each in turn until all have all their repetitions."""
         with ExitStack() as stack:
@@ -162,7 +161,7 @@ class Measuring(ABC, Generic[R, Limiting]):
             preparing = [
                 (planned, compiling.submit(workers[planned.task.process].prepare, planned.task)) for planned in group
             ]
-            ready: list[Ready[R]] = []
+            ready: list[Ready] = []
             for planned, prepared in preparing:
                 worker = workers[planned.task.process]
                 self.show(planned, "compiles")
@@ -192,16 +191,16 @@ class Measuring(ABC, Generic[R, Limiting]):
                     else:
                         self.attempt(entry.planned, "ok", repetition, entry, figures, name)
 
-    def rows_of(self, planned: Planned[R]) -> list[R]:
+    def rows_of(self, planned: Planned) -> list[R]:
         """All rows of a task."""
         return [row for row in self.rows if row.task == planned.fingerprint]
 
-    def repetitions_left(self, planned: Planned[R]) -> list[int]:
+    def repetitions_left(self, planned: Planned) -> list[int]:
         """The repetitions without a run, with the seeds of this config."""
         done = {row.repetition for row in self.rows_of(planned) if row.ok and self.config.wants(row)}
         return [repetition for repetition in self.seeds if repetition not in done]
 
-    def settle(self, planned: Planned[R]) -> bool:
+    def settle(self, planned: Planned) -> bool:
         """Record why a task is not run, if there is a reason; returns whether there is."""
         reasons: tuple[tuple[Status, Mapping[str, str]], ...] = (("missing", self.missing), ("stopped", self.ended))
         for status, by_line in reasons:
@@ -210,24 +209,27 @@ class Measuring(ABC, Generic[R, Limiting]):
                 return True
         return False
 
-    def give_up(self, planned: Planned[R], reason: str) -> None:
+    def give_up(self, planned: Planned, reason: str) -> None:
         """A task failed: record it, and try no larger one."""
         self.attempt(planned, "failed", reason=reason)
-        self.ended.setdefault(planned.task.line, planned.task.failed(reason))
+        self.ended.setdefault(planned.task.line, f"failed with {planned.task.size_in_words}: {reason}")
 
-    def notice_slowness(self, planned: Planned[R]) -> None:
+    def notice_slowness(self, planned: Planned) -> None:
         """End a line whose last size took too long."""
         limit = self.config.measurement.max_seconds
         times = [row.seconds for row in self.rows_of(planned) if row.seconds]
         if times and min(times) > limit:
-            self.ended.setdefault(planned.task.line, planned.task.slow(min(times), limit))
+            self.ended.setdefault(
+                planned.task.line,
+                f"a run with {planned.task.size_in_words} took {min(times):.1f} s, more than {limit:g} s",
+            )
 
     def attempt(
         self,
-        planned: Planned[R],
+        planned: Planned,
         status: Status,
         repetition: int = 0,
-        ready: Ready[R] | None = None,
+        ready: Ready | None = None,
         figures: Figures | None = None,
         name: str = "",
         reason: str = "",
@@ -245,9 +247,9 @@ class Measuring(ABC, Generic[R, Limiting]):
             difference=ready.difference if ready else None,
             note=reason,
         )
-        self.keep(planned.task.row(attempt))
+        self.keep(row_of(self.file.kind, planned.task, attempt))
 
-    def show(self, planned: Planned[R], doing: str) -> None:
+    def show(self, planned: Planned, doing: str) -> None:
         """Report progress."""
         total = self.config.measurement.repetitions
         settled = Counter(row.task for row in self.rows if row.ok)

@@ -120,6 +120,34 @@ def finish(axes: Any, *, x: str, y: str, title: str, sizes: Iterable[int], log_y
         axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.2), borderaxespad=0.0)  # below: it hides no curve
 
 
+@styled
+def draw_panel(
+    axes: Any,
+    curves: Sequence[tuple[str, bool, Sequence[Value]]],
+    *,
+    x: str,
+    y: str,
+    title: str,
+    sizes: Iterable[int],
+    log_y: bool = True,
+) -> None:
+    """A panel of curves: (label, flat, values) of each."""
+    for number, (label, flat, values) in enumerate(curves):
+        draw_curve(axes, values, label, number, flat=flat)
+    finish(axes, x=x, y=y, title=title, sizes=sizes, log_y=log_y)
+
+
+@styled
+def name_rows(axes: Sequence[Any], labels: Sequence[str], word: str) -> None:
+    """Panels side by side whose vertical axis is a list of names, called `word`, from top to bottom."""
+    for place in axes:
+        place.set_yticks(range(len(labels)), labels)
+        place.set_ylim(len(labels) - 0.5, -0.5)
+        place.set_ylabel(word)
+        if place is not axes[0]:
+            place.tick_params(labelleft=False)
+
+
 def _text(words: str) -> str:
     """A text with escaped dollar signs: matplotlib would read text between two of them as a formula."""
     return words.replace("$", "\\$")

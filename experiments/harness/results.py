@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from batchnuts.experiments.harness.config import Config
+from batchnuts.experiments.harness.config import Claim, Config
 from batchnuts.experiments.harness.rows import Row
 
-C = TypeVar("C", bound=Config[Any, Any])
+C = TypeVar("C", bound=Config[Any])
 R = TypeVar("R", bound=Row)
 
 
@@ -24,6 +25,56 @@ class Value:
     low: float
     high: float
     repetitions: int
+
+    @classmethod
+    def of(
+        cls, size: int, figures: Sequence[float], summary: Callable[[Sequence[float]], float] = statistics.median
+    ) -> Value | None:
+        """The summary of some figures; None where there are none."""
+        return cls(size, summary(figures), min(figures), max(figures), len(figures)) if figures else None
+
+    def over(self, other: Value) -> Value:
+        """The ratio, with the widest range that repetitions allow: from the smallest over the largest to the largest
+        over the smallest."""
+        return Value(
+            self.size,
+            self.value / other.value,
+            self.low / other.high,
+            self.high / other.low,
+            min(self.repetitions, other.repetitions),
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim beside what was seen."""
+
+    claim: Claim
+    seen: Value | None
+    """The claim's figure with the range that the repetitions allow; None if a part of it was not measured."""
+    words: str = "-"
+    """That figure in words."""
+    figure: str = ""
+    """Which figure it is."""
+    where: str = ""
+    """Where it was seen, if a claim is about several points."""
+
+    @property
+    def word(self) -> str:
+        """Whether the claim holds, and whether the spread of repetitions leaves that in doubt; or that the figure was
+        not measured."""
+        if self.seen is None:
+            return "not measured"
+        lower = -math.inf if self.claim.at_least is None else self.claim.at_least
+        upper = math.inf if self.claim.at_most is None else self.claim.at_most
+        holds = lower <= self.seen.value <= upper
+        all_within = lower <= self.seen.low and self.seen.high <= upper
+        some_within = self.seen.low <= upper and lower <= self.seen.high
+        doubtful = not all_within if holds else some_within
+        return ("holds" if holds else "does not hold") + (_DOUBT if doubtful else "")
+
+
+_DOUBT = ", but the runs differ enough to doubt it"
 
 
 @dataclass(frozen=True)
@@ -39,35 +90,20 @@ class PointResults(Generic[C, R]):
         rows = [row for row in self.rows if row.task == task and self.config.wants(row)]
         return sorted(rows, key=lambda row: row.repetition)
 
+    def runs_of(self, curve: str, target: str, size: int) -> list[R]:
+        """Those that are runs."""
+        return [row for row in self.rows_of(curve, target, size) if row.ok]
+
     def runs(self) -> list[R]:
         """The rows that the figures are made of, each once."""
-        by_run = {}
-        for point in self.config.points():
-            for row in self.rows_of(*point):
-                if row.ok:
-                    by_run[row.task, row.repetition] = row
-        return list(by_run.values())
+        rows = (row for point in self.config.points() for row in self.runs_of(*point))
+        return list({(row.task, row.repetition): row for row in rows}.values())
 
     def absent(self) -> list[tuple[str, str, int, str]]:
         """(curve, target, size, reason) of every point that has no run."""
-        gaps = []
-        for curve, target, size in self.config.points():
-            rows = self.rows_of(curve, target, size)
-            if not any(row.ok for row in rows):
-                reason = next((f"{row.status}: {row.note}" for row in rows), "not measured yet")
-                gaps.append((curve, target, size, reason))
-        return gaps
+        return [(*point, self.why_no_run(*point)) for point in self.config.points() if not self.runs_of(*point)]
 
-
-def word(value: Value, at_least: float | None, at_most: float | None) -> str:
-    """Whether a claim holds for a figure, and whether the spread of repetitions leaves that in doubt."""
-    lower = -math.inf if at_least is None else at_least
-    upper = math.inf if at_most is None else at_most
-    holds = lower <= value.value <= upper
-    all_within = lower <= value.low and value.high <= upper
-    some_within = value.low <= upper and lower <= value.high
-    doubtful = not all_within if holds else some_within
-    return ("holds" if holds else "does not hold") + (_DOUBT if doubtful else "")
-
-
-_DOUBT = ", but the runs differ enough to doubt it"
+    def why_no_run(self, curve: str, target: str, size: int) -> str:
+        """The reason in words."""
+        rows = self.rows_of(curve, target, size)
+        return next((f"{row.status}: {row.note}" for row in rows), "not measured yet")

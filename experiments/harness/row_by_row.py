@@ -35,14 +35,14 @@ class RowByRow(Measuring[R, Concurrency]):
     """Measures each run by itself, and writes its row as soon as it is done."""
 
     def __init__(
-        self, config: Config[R, Concurrency], file: RowsFile[R], log: IO[str], environment: str, note: Note
+        self, config: Config[Concurrency], file: RowsFile[R], log: IO[str], environment: str, note: Note
     ) -> None:
         super().__init__(config, file, log, environment, note)
         # the reason for a missing run may be outdated: it is tried again
         self.rows = [row for row in self.rows if row.ok]
         file.rewrite(self.rows)
 
-    def measure(self, group: Sequence[Planned[R]]) -> None:
+    def measure(self, group: Sequence[Planned]) -> None:
         """Measure tasks that lack repetitions, some at a time."""
         waiting = [entry for entry in group if self.repetitions_left(entry) and not self.settle(entry)]
         settings = self.config.measurement
@@ -50,7 +50,7 @@ class RowByRow(Measuring[R, Concurrency]):
             together = waiting[first : first + settings.workers]
             self.take_turns(together, settings.compile_at_once, settings.run_at_once)
 
-    def turn(self, ready: Sequence[Ready[R]], repetition: int) -> Sequence[Ready[R]]:
+    def turn(self, ready: Sequence[Ready], repetition: int) -> Sequence[Ready]:
         """The tasks that lack the repetition."""
         return [entry for entry in ready if repetition in self.repetitions_left(entry.planned)]
 
@@ -59,6 +59,6 @@ class RowByRow(Measuring[R, Concurrency]):
         self.rows.append(row)
         self.file.append(row)
 
-    def leave(self, planned: Planned[R], worker: Worker, reason: str, *, lost: bool) -> None:
+    def leave(self, planned: Planned, worker: Worker, reason: str, *, lost: bool) -> None:
         """End it: one that is only slow would go on, and slow the others."""
         worker.end()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ValidationError, create_model
 
@@ -23,47 +23,54 @@ class MeasurementsError(BatchnutsError):
     """A measurements file that cannot be read; the message names the line."""
 
 
-class Row(Protocol):
-    """A frozen dataclass of numbers and texts, any of them `| None`: its fields are the columns."""
+class Row:
+    """Base of measurements: frozen dataclasses of numbers and texts, any of them `| None`.
 
-    @property
-    def task(self) -> str:
-        """The task's fingerprint: rows of one task belong together, whatever curve shows them."""
+    A subclass declares all columns of its file, in their order; these are among them, and mean the same everywhere.
+    """
 
-    @property
-    def status(self) -> Status:
-        """`ok`: a run; else why there is none."""
+    task: str
+    """The task's fingerprint: rows of one task belong together, whatever curve shows them."""
+    status: Status
+    """`ok`: a run; else why there is none, and figures are None."""
+    repetition: int
+    """The number of the run among the task's."""
+    seconds: float | None
+    load: float | None
+    """The machine's load average before the run."""
+    environment: str
+    """A name of environment.json."""
+    started: str
+    """Date and time, UTC."""
+    note: str
+    """Why there is no run."""
+
+    needed: ClassVar[tuple[str, ...]] = ("seconds",)
+    """Columns without which there is no run: numbers above 0, and texts."""
 
     @property
     def ok(self) -> bool:
         """Whether it is a run."""
-
-    @property
-    def repetition(self) -> int:
-        """The number of the run among the task's."""
-
-    @property
-    def seconds(self) -> float | None:
-        """The seconds of the run."""
-
-    @property
-    def load(self) -> float | None:
-        """The machine's load average before the run."""
-
-    @property
-    def environment(self) -> str:
-        """A name of environment.json."""
-
-    @property
-    def started(self) -> str:
-        """Date and time, UTC."""
-
-    @property
-    def note(self) -> str:
-        """Why there is no run."""
+        return self.status == "ok"
 
     def lacks(self) -> str | None:
-        """What a row of this status must have and this one has not, in words; None for a row in order."""
+        """What the row lacks that its status requires, in words; None for a row in order."""
+        if self.ok and any(_is_nothing(getattr(self, name)) for name in self.needed):
+            return f"found a run (status ok) without {' or '.join(self.needed)}; expected numbers above 0, and texts"
+        return None
+
+
+class GroupRow(Row):
+    """Base of measurements that name the group they were made in."""
+
+    group: str
+    """Rows with the same one were made in turns: each repetition compares all ways under the same load."""
+    difference: float | None
+    """Relative, of the outputs from those of the first way of the group; None where they are not compared."""
+
+
+def _is_nothing(value: float | str | None) -> bool:
+    return not value or (not isinstance(value, str) and value < 0)
 
 
 Kind = TypeVar("Kind", bound=Row)

@@ -8,8 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from batchnuts.experiments.harness.provenance import read_environments
-from batchnuts.experiments.harness.results import PointResults, Value
+from batchnuts.experiments.harness.results import PointResults, Value, Verdict
 from batchnuts.experiments.harness.rows import Row
+
+
+def claims_table(verdicts: Sequence[Verdict]) -> str:
+    """Every claim with its verdict; columns that say something of some claim."""
+    head = ("claim", "source", "figure", "holds from", "seen here (range)", "where", "verdict")
+    rows = [
+        (v.claim.says, v.claim.source, v.figure, v.claim.bounds, v.words, v.where, f"**{v.word}**") for v in verdicts
+    ]
+    if not rows:
+        return ""
+    told = [number for number in range(len(head)) if any(row[number] for row in rows)]
+    return "## Claims\n\n" + table([head[k] for k in told], [[row[k] for k in told] for row in rows])
 
 
 def gaps(results: PointResults[Any, Any], target: str, sizes: str) -> str:

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from random import Random
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Protocol, TypeVar
 
 from batchnuts.experiments.harness.config import Config, Limits
 from batchnuts.experiments.harness.measuring import Measuring, Note, Planned, Ready, Worker
 from batchnuts.experiments.harness.outputs import difference
 from batchnuts.experiments.harness.processes import NoAnswer
-from batchnuts.experiments.harness.rows import Row, RowsFile
+from batchnuts.experiments.harness.rows import GroupRow, RowsFile
 from batchnuts.experiments.harness.task import Preparation
 
 
@@ -29,21 +29,13 @@ class Tolerant(Limits, Protocol):
         """The largest relative difference that is allowed."""
 
 
-class GroupRow(Row, Protocol):
-    """A row that names the group it was made in."""
-
-    @property
-    def group(self) -> str:
-        """Rows with the same one were made side by side."""
-
-
 G = TypeVar("G", bound=GroupRow)
 
 
 class Died(Exception):
     """A process ended, or had to be ended, while it worked for a task: the others of its group lost theirs too."""
 
-    def __init__(self, planned: Planned[Any], reason: str) -> None:
+    def __init__(self, planned: Planned, reason: str) -> None:
         super().__init__(reason)
         self.planned = planned
 
@@ -51,14 +43,12 @@ class Died(Exception):
 class WholeGroups(Measuring[G, Tolerant]):
     """Measures the tasks of a group together, or all of them again."""
 
-    def __init__(
-        self, config: Config[G, Tolerant], file: RowsFile[G], log: IO[str], environment: str, note: Note
-    ) -> None:
+    def __init__(self, config: Config[Tolerant], file: RowsFile[G], log: IO[str], environment: str, note: Note) -> None:
         super().__init__(config, file, log, environment, note)
         self.reference: tuple[str, Preparation] | None = None
         """The curve and preparation of the first task of the group, with whose outputs others are compared."""
 
-    def measure(self, group: Sequence[Planned[G]]) -> None:
+    def measure(self, group: Sequence[Planned]) -> None:
         """All of it, unless it is complete; its rows replace earlier ones when all are made."""
         if self.complete(group):
             return
@@ -76,7 +66,7 @@ class WholeGroups(Measuring[G, Tolerant]):
             going = [planned for planned in going if not self.rows_of(planned)]
         self.file.rewrite(self.rows)
 
-    def complete(self, group: Sequence[Planned[G]]) -> bool:
+    def complete(self, group: Sequence[Planned]) -> bool:
         """All tasks have all their repetitions, made in one group; or the file says why not.
 
         A library that was missing may be there now: then all are measured again.
@@ -89,11 +79,11 @@ class WholeGroups(Measuring[G, Tolerant]):
             for planned, runs in zip(group, rows, strict=True)
         )
 
-    def settled(self, planned: Planned[G], row: G) -> bool:
+    def settled(self, planned: Planned, row: G) -> bool:
         """A row says why there is none, and that still holds."""
         return row.status in ("failed", "stopped") or (row.status == "missing" and not planned.task.may_be_here())
 
-    def turn(self, ready: Sequence[Ready[G]], repetition: int) -> Sequence[Ready[G]]:
+    def turn(self, ready: Sequence[Ready], repetition: int) -> Sequence[Ready]:
         """All, in an order that changes: none may always get what the same one leaves in caches and on cores."""
         return Random(repetition).sample(ready, len(ready))
 
@@ -101,12 +91,12 @@ class WholeGroups(Measuring[G, Tolerant]):
         """Until its group is done."""
         self.rows.append(row)
 
-    def leave(self, planned: Planned[G], worker: Worker, reason: str, *, lost: bool) -> None:
+    def leave(self, planned: Planned, worker: Worker, reason: str, *, lost: bool) -> None:
         """Begin again, if others lost their process."""
         if lost:
             raise Died(planned, reason)
 
-    def compare(self, planned: Planned[G], preparation: Preparation) -> float | None:
+    def compare(self, planned: Planned, preparation: Preparation) -> float | None:
         """Compare outputs with those of the first task that has any."""
         if not preparation.outputs:
             return None

@@ -5,8 +5,6 @@ A request that fails is answered with the reason, and the other tasks go on.
 
 from __future__ import annotations
 
-import importlib
-
 from batchnuts.experiments.harness.processes import serve
 from batchnuts.experiments.harness.task import Figures, Preparation, Prepare, Run, Runnable
 
@@ -21,9 +19,8 @@ class Answering:
         """Make a task ready, or run it once."""
         if isinstance(request, Run):
             return self.ready[request.fingerprint].run(request.seed)
-        task = request.task
-        runnable: Runnable = importlib.import_module(task.module).prepare(task)
-        self.ready[task.fingerprint()] = runnable
+        runnable = request.task.prepare()
+        self.ready[request.task.fingerprint()] = runnable
         return runnable.preparation
 
 

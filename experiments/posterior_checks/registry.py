@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from batchnuts.experiments.harness import config as harness
 from batchnuts.mcmc.statistics.chain_moments import MINIMUM_DRAWS
 from batchnuts.settings.schema import Settings
 
@@ -31,17 +32,19 @@ class NumpyroOptions(Settings):
 
 
 @dataclass(frozen=True)
-class Registered:
-    """A sampler's options, and its module."""
+class Registered(harness.Registered):
+    """A sampler's options, and its module. Ours is judged; the others are references, or shown beside it."""
 
-    options: type[Settings]
     module: str
     """Has `prepare(task, config, model) -> Sampling`; imports its library only there."""
-    ours: bool
-    """Whether it is judged; the others are references, or shown beside it."""
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is batchnuts."""
+        return self.module == "ours"
 
 
 REGISTRY: Mapping[str, Registered] = {
-    "batchnuts": Registered(BatchnutsOptions, "ours", ours=True),
-    "numpyro": Registered(NumpyroOptions, "numpyro_nuts", ours=False),
+    "batchnuts": Registered(BatchnutsOptions, "ours"),
+    "numpyro": Registered(NumpyroOptions, "numpyro_nuts"),
 }

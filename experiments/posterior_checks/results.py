@@ -12,8 +12,8 @@ from scipy import stats
 from batchnuts.cli.config import build_model
 from batchnuts.experiments.harness.results import PointResults
 from batchnuts.experiments.posterior_checks.config import KNOWN, PosteriorsConfig
-from batchnuts.experiments.posterior_checks.measurements import Measurement
 from batchnuts.experiments.posterior_checks.moments import Comparison, Moments, MomentsError, compare
+from batchnuts.experiments.posterior_checks.task import Measurement
 from batchnuts.experiments.posterior_checks.truths import known_moments
 
 
@@ -62,13 +62,7 @@ class PosteriorResults(PointResults[PosteriorsConfig, Measurement]):
         """The run of a curve on a problem, if there is one."""
         if curve not in self.config.curves_of(problem):
             return None
-        rows = self.rows_of(curve, problem, self.config.size(curve, problem))
-        return next((row for row in rows if row.ok), None)
-
-    def why_no_run(self, curve: str, problem: str) -> str:
-        """The reason in words."""
-        rows = self.rows_of(curve, problem, self.config.size(curve, problem))
-        return next((f"{row.status}: {row.note}" for row in rows), "not measured yet")
+        return next(iter(self.runs_of(curve, problem, self.config.size(curve, problem))), None)
 
     @cached_property
     def truths(self) -> Mapping[str, Moments | None]:
@@ -88,7 +82,7 @@ class PosteriorResults(PointResults[PosteriorsConfig, Measurement]):
             return truth if truth is not None else "no reference: nothing is known of this model (truths.py)"
         row = self.run_of(reference, problem)
         if row is None:
-            why = self.why_no_run(reference, problem)
+            why = self.why_no_run(reference, problem, self.config.size(reference, problem))
             return f"no reference: {self.config.curves[reference].label} has no run ({why})"
         if not (row.rhat is not None and row.rhat < self.config.verdict.rhat):
             return f"no reference: R-hat of {self.config.curves[reference].label} is {shown_rhat(row)} ({row.rhat_of})"
@@ -107,9 +101,9 @@ class PosteriorResults(PointResults[PosteriorsConfig, Measurement]):
     def _comparison(self, curve: str, problem: str) -> Compared:
         row = self.run_of(curve, problem)
         if row is None:
-            rows = self.rows_of(curve, problem, self.config.size(curve, problem))
-            missing = any(row_of_problem.status == "missing" for row_of_problem in rows)
-            return Compared(curve, problem, (), self.why_no_run(curve, problem), skipped=missing)
+            point = curve, problem, self.config.size(curve, problem)
+            missing = any(other.status == "missing" for other in self.rows_of(*point))
+            return Compared(curve, problem, (), self.why_no_run(*point), skipped=missing)
         reference = self.reference_of(problem)
         if isinstance(reference, str):
             return Compared(curve, problem, (), reference)

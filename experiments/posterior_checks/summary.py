@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 
+from batchnuts.experiments.harness.experiment import Subject
+from batchnuts.experiments.harness.row_by_row import RowByRow
 from batchnuts.experiments.harness.summary import format_figure, table, when
-from batchnuts.experiments.posterior_checks.config import KNOWN
-from batchnuts.experiments.posterior_checks.measurements import Measurement
+from batchnuts.experiments.posterior_checks.config import KNOWN, PosteriorsConfig, load_posteriors
 from batchnuts.experiments.posterior_checks.results import Compared, PosteriorResults, shown_rhat
-from batchnuts.experiments.posterior_checks.task import AUTOMATIC
+from batchnuts.experiments.posterior_checks.task import AUTOMATIC, Measurement
 
 
 def verdicts_table(results: PosteriorResults) -> str:
@@ -137,3 +138,15 @@ def how_made(results: PosteriorResults) -> list[str]:
         "Monte Carlo standard errors (`mcse` of ArviZ; 0 where the truth is known). All are in comparisons.csv.",
         "- Each sampler runs in a process of its own, with nothing compiled before.",
     ]
+
+
+POSTERIORS: Subject[PosteriorsConfig, Measurement, PosteriorResults] = Subject(
+    load=load_posteriors,
+    measuring=RowByRow,
+    rows=Measurement,
+    results=PosteriorResults,
+    target="posterior",
+    sizes="chains",
+    claims=verdicts_table,
+    how_made=how_made,
+)

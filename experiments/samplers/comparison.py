@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from batchnuts.experiments.harness.results import Value
-from batchnuts.experiments.harness.summary import format_figure, table
+from batchnuts.experiments.harness.summary import format_figure, shown, table
 from batchnuts.experiments.samplers.config import Measure
 from batchnuts.experiments.samplers.registry import REGISTRY
 from batchnuts.experiments.samplers.results import QUANTITIES, Results, ratio
@@ -65,7 +65,7 @@ def compared(results: Results, measure: Measure, problem: str) -> Iterator[Compa
             continue
         for value in results.values(measure, name, problem):
             best = best_peer(results, measure, problem, value.size)
-            over = None if best is None else ratio(value, best.value)
+            over = ratio(value, None if best is None else best.value)
             if best is not None and over is not None:
                 yield Compared(name, value.size, over, best)
 
@@ -80,12 +80,9 @@ def comparison_table(results: Results, measure: Measure, problem: str) -> str:
         row_points = [points.get((name, chains)) for name in names]
         best = next(point.best for point in row_points if point is not None)
         peer = f"{config.curves[best.curve].label}: {format_figure(best.value.value, QUANTITIES[measure].digits)}"
-        rows.append((f"{chains:,}", *("-" if point is None else _cell(point.ratio) for point in row_points), peer))
+        rows.append(
+            (f"{chains:,}", *("-" if point is None else shown(point.ratio, ",.3g") for point in row_points), peer)
+        )
     if not rows:
         return ""
     return table(("chains", *(config.curves[name].label for name in names), "best peer"), rows)
-
-
-def _cell(value: Value) -> str:
-    low, high = (format_figure(figure, ",.3g") for figure in (value.low, value.high))
-    return f"{format_figure(value.value, ',.3g')} ({low} to {high})"

@@ -18,34 +18,22 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from batchnuts.cli.config import check_packaged_model
-from batchnuts.experiments.harness.config import (
-    SECTIONS,
-    Point,
-    ResultsSettings,
-    check_each,
-    check_increasing,
-    check_keys,
-    check_options,
-    dump_sections,
-    named,
-    read_layers,
-    refer,
-)
+from batchnuts.experiments.harness import config as harness
+from batchnuts.experiments.harness.config import Config, Labelled, Point, SamplerCurve, check_increasing
 from batchnuts.experiments.harness.processes import Device
-from batchnuts.experiments.samplers.measurements import Measurement
+from batchnuts.experiments.harness.reading import Reading
 from batchnuts.experiments.samplers.problems import TARGETS, Start, is_target
 from batchnuts.experiments.samplers.registry import REGISTRY
 from batchnuts.experiments.samplers.task import Task
 from batchnuts.mcmc.statistics.chain_moments import MINIMUM_DRAWS
 from batchnuts.models import ModelOptions
-from batchnuts.settings.schema import Settings, nearest
-from batchnuts.settings.yaml import ConfigError, Origin, check_section, dump_settings, to_yaml
+from batchnuts.settings.schema import Settings
+from batchnuts.settings.yaml import check_section, dump_settings
 
 
-class ProblemSettings(Settings):
+class ProblemSettings(Labelled):
     """One target distribution, without its model (which has a schema of its own)."""
 
-    label: str = Field(min_length=1, description="its name in pictures and tables")
     step_size: float = Field(gt=0.0, description="leapfrog step size of every sampler; nothing adapts")
     start: Start = Field(
         "typical",
@@ -73,12 +61,10 @@ class RunSettings(Settings):
         return self
 
 
-class Curve(Settings):
+class Curve(SamplerCurve):
     """One line of a picture."""
 
-    label: str = Field(min_length=1, description="its name in pictures and tables")
-    sampler: str = Field(description=f"one of {', '.join(REGISTRY)}")
-    options: dict[str, Any] = Field(default_factory=dict, description="of that sampler")
+    registry = REGISTRY
     problems: list[str] | None = Field(None, min_length=1, description="names among `problems`; null: all of them")
     chains: list[int] | None = Field(None, description="in place of run.chains")
     transitions: int | None = Field(None, ge=1, description="in place of run.transitions")
@@ -89,10 +75,7 @@ class Curve(Settings):
     flat: bool = Field(False, description="draw its one size as a line across: more chains come one after another")
 
     @model_validator(mode="after")
-    def _check_sampler(self) -> Curve:
-        if self.sampler not in REGISTRY:
-            hint = nearest(self.sampler, REGISTRY) or f"; expected one of {', '.join(REGISTRY)}"
-            raise ValueError(f"sampler: found {self.sampler!r}{hint}")
+    def _increasing(self) -> Curve:
         if self.chains is not None:
             check_increasing("chains", self.chains)
         return self
@@ -134,22 +117,18 @@ Measure = Literal[
 ]
 
 
-class Claim(Settings):
+class Claim(harness.Claim):
     """A figure that somebody published, or a bound on it, and where in our measurements to look for it.
 
     The figure is `measure` of `curve` at `chains`, divided by that of `over_curve` at `over_chains` if there is one.
     """
 
-    says: str = Field(min_length=1, description="the claim in words")
-    source: str = Field(min_length=1, description="who says so, where")
     measure: Measure = Field(description="what is looked at, see results.QUANTITIES")
     problem: str | None = Field(None, description="a name among `problems`; null: the first")
     curve: str = Field(description="a name among `curves`")
     chains: int | None = Field(None, ge=1, description="number of chains; null: where the measure is largest")
     over_curve: str | None = Field(None, description="the curve to compare with; null: the figure stands alone")
     over_chains: int | None = Field(None, ge=1, description="null: as `chains`, or the other curve's largest")
-    at_least: float | None = Field(None, description="the claim holds only from here on")
-    at_most: float | None = Field(None, description="the claim holds only up to here")
 
     @model_validator(mode="after")
     def _bounded(self) -> Claim:
@@ -162,8 +141,8 @@ class Claim(Settings):
         return self
 
 
-@dataclass(frozen=True)
-class ExperimentConfig:
+@dataclass(frozen=True, kw_only=True)
+class ExperimentConfig(Config[MeasurementSettings]):
     """A config that passed every check."""
 
     problems: Mapping[str, ProblemSettings]
@@ -171,9 +150,7 @@ class ExperimentConfig:
     """The model of each problem."""
     run: RunSettings
     curves: Mapping[str, Curve]
-    measurement: MeasurementSettings
     claims: Mapping[str, Claim]
-    output: ResultsSettings
 
     def task(self, curve: str, problem: str, chains: int) -> Task:
         """The task at one point of a curve."""
@@ -202,23 +179,6 @@ class ExperimentConfig:
         """Numbers of chains a curve is measured at."""
         return list(self.curves[curve].chains or self.run.chains)
 
-    @property
-    def targets(self) -> Mapping[str, ProblemSettings]:
-        """The problems."""
-        return self.problems
-
-    def label(self, curve: str, problem: str, chains: int) -> str:
-        """A point in words."""
-        return f"{self.curves[curve].label}, {chains} chains"
-
-    def seeds(self) -> dict[int, int]:
-        """The seed of each repetition."""
-        return {repetition: self.measurement.seed + repetition for repetition in range(self.measurement.repetitions)}
-
-    def wants(self, row: Measurement) -> bool:
-        """Whether a row is of one of the repetitions, with its seed."""
-        return self.seeds().get(row.repetition) == row.seed
-
     def points(self) -> Iterator[Point]:
         """(curve, problem, chains) of every point, in the order of measuring: curves of one size next to each other."""
         sizes = sorted({size for curve in self.curves for size in self.chains_of(curve)})
@@ -229,23 +189,11 @@ class ExperimentConfig:
                         yield curve, problem, size
 
     def resolved(self) -> dict[str, Any]:
-        """Plain data that gives the same experiment again when read as a config."""
-        problems = {
-            name: {**dump_settings(settings), "model": dump_settings(self.models[name])}
-            for name, settings in self.problems.items()
-        }
-        sections: dict[str, Settings | Mapping[str, Settings]] = {
-            "run": self.run, "curves": self.curves, "measurement": self.measurement, "claims": self.claims,
-            "output": self.output,
-        }  # fmt: skip
-        return {"problems": problems, **dump_sections(sections)}
-
-    def to_yaml(self) -> str:
-        """`resolved` as YAML."""
-        return to_yaml(self.resolved())
-
-
-_SECTIONS = ("problems", *SECTIONS)
+        """Plain data that gives the same experiment again when it is read as a config."""
+        resolved = super().resolved()
+        for name, problem in resolved["problems"].items():
+            problem["model"] = dump_settings(self.models[name])
+        return resolved
 
 
 def load_experiment(name: str, overrides: Sequence[str] = (), *, quick: bool = False) -> ExperimentConfig:
@@ -253,84 +201,55 @@ def load_experiment(name: str, overrides: Sequence[str] = (), *, quick: bool = F
 
     Raises ConfigError with one line per mistake.
     """
-    content, origin = read_layers(name, overrides, _SECTIONS, quick=quick)
-    return _check(content, origin, quick)
-
-
-def _check(content: dict[str, Any], origin: Origin, quick: bool) -> ExperimentConfig:
-    problems: list[str] = []
-    check_keys(content, _SECTIONS, origin, problems)
-    models, targets = _check_problems(content.get("problems"), origin, problems)
-    run = check_section("run", content.get("run"), RunSettings, origin, problems)
-    backend = run.backend if run else "tensorflow"
-    curves = _check_curves(content.get("curves"), list(targets), backend, origin, problems)
-    measurement = check_section("measurement", content.get("measurement"), MeasurementSettings, origin, problems)
-    claims = _check_claims(content.get("claims"), targets, curves, origin, problems)
-    output = check_section("output", content.get("output"), ResultsSettings, origin, problems)
+    reading = Reading(name, overrides, ExperimentConfig.sections, quick=quick)
+    models, problems = _read_problems(reading)
+    run = reading.section("run", RunSettings)
+    curves = _read_curves(reading, problems, run.backend if run else "tensorflow")
+    measurement = reading.section("measurement", MeasurementSettings)
+    claims = reading.claims(Claim, curve=curves, over_curve=curves, problem=problems)
+    output = reading.output()
     if run and (run.measure_ess or any(curve.measure_ess for curve in curves.values())):
-        _check_draws(run, targets, curves, origin, problems)
-    if problems or not (run and measurement and output):
-        raise ConfigError("\n".join(problems))
-    if quick:
-        output = output.quick()
-    return ExperimentConfig(targets, models, run, curves, measurement, claims, output)
+        _check_draws(reading, run, problems, curves)
+    return ExperimentConfig(
+        problems=problems, models=models, run=reading.whole(run), curves=curves,
+        measurement=reading.whole(measurement), claims=claims, output=reading.whole(output),
+    )  # fmt: skip
+
+
+def _read_problems(reading: Reading) -> tuple[dict[str, ModelOptions], dict[str, ProblemSettings]]:
+    models, problems = {}, {}
+    for name, item in reading.named("problems").items():
+        path = f"problems.{name}"
+        model = check_packaged_model(f"{path}.model", item.get("model"), reading.origin, reading.mistakes)
+        settings = {key: value for key, value in item.items() if key != "model"}
+        problem = check_section(path, settings, ProblemSettings, reading.origin, reading.mistakes)
+        if model is not None and not is_target(model):
+            reading.mistake(f"{path}.model.name", f"found {model.name!r}; expected one of {', '.join(TARGETS)}")
+        elif model is not None and problem is not None:
+            models[name], problems[name] = model, problem
+    return models, problems
+
+
+def _read_curves(reading: Reading, problems: Mapping[str, ProblemSettings], backend: str) -> dict[str, Curve]:
+    curves = reading.each("curves", Curve)
+    for name, curve in curves.items():
+        if curve.ours:
+            curves[name] = curve.model_copy(update={"options": {"backend": backend, **curve.options}})
+        reading.refer(f"curves.{name}.problems", curve.problems, problems)
+    return reading.options("curves", curves)
 
 
 def _check_draws(
-    run: RunSettings,
-    targets: Mapping[str, ProblemSettings],
-    curves: Mapping[str, Curve],
-    origin: Origin,
-    problems: list[str],
+    reading: Reading, run: RunSettings, problems: Mapping[str, ProblemSettings], curves: Mapping[str, Curve]
 ) -> None:
     """Note a mistake where there are too few transitions for an effective sample size."""
     places: dict[str, int | None] = {"run.transitions": run.transitions}
-    places |= {f"problems.{name}.transitions": target.transitions for name, target in targets.items()}
+    places |= {f"problems.{name}.transitions": problem.transitions for name, problem in problems.items()}
     places |= {f"curves.{name}.transitions": curve.transitions for name, curve in curves.items()}
     for path, transitions in places.items():
         if transitions is not None and transitions < MINIMUM_DRAWS:
-            problems.append(
-                f"{origin(path)}{path}: found {transitions}; expected at least {MINIMUM_DRAWS}, or "
-                "run.measure_ess=false: fewer draws have no effective sample size"
+            reading.mistake(
+                path,
+                f"found {transitions}; expected at least {MINIMUM_DRAWS}, or run.measure_ess=false: fewer draws have "
+                "no effective sample size",
             )
-
-
-def _check_problems(
-    content: Any, origin: Origin, problems: list[str]
-) -> tuple[dict[str, ModelOptions], dict[str, ProblemSettings]]:
-    models, targets = {}, {}
-    for name, item in named(content, "problems", origin, problems).items():
-        path = f"problems.{name}"
-        model = check_packaged_model(f"{path}.model", item.get("model"), origin, problems)
-        settings = {key: value for key, value in item.items() if key != "model"}
-        target = check_section(path, settings, ProblemSettings, origin, problems)
-        if model is not None and not is_target(model):
-            place = f"{path}.model.name"
-            problems.append(f"{origin(place)}{place}: found {model.name!r}; expected one of {', '.join(TARGETS)}")
-            model = None
-        if model is not None and target is not None:
-            models[name], targets[name] = model, target
-    return models, targets
-
-
-def _check_curves(
-    content: Any, targets: list[str], backend: str, origin: Origin, problems: list[str]
-) -> dict[str, Curve]:
-    curves = check_each(content, "curves", Curve, origin, problems)
-    for name, curve in curves.items():
-        if REGISTRY[curve.sampler].role == "ours":
-            curves[name] = curve.model_copy(update={"options": {"backend": backend, **curve.options}})
-        for index, problem in enumerate(curve.problems or ()):
-            refer(f"curves.{name}.problems.{index}", problem, targets, origin, problems)
-    return check_options(curves, "curves", lambda curve: REGISTRY[curve.sampler].options, origin, problems)
-
-
-def _check_claims(
-    content: Any, targets: Mapping[str, Any], curves: Mapping[str, Any], origin: Origin, problems: list[str]
-) -> dict[str, Claim]:
-    claims = {} if content in (None, {}) else check_each(content, "claims", Claim, origin, problems)
-    for name, claim in claims.items():
-        refer(f"claims.{name}.curve", claim.curve, curves, origin, problems)
-        refer(f"claims.{name}.over_curve", claim.over_curve, curves, origin, problems)
-        refer(f"claims.{name}.problem", claim.problem, targets, origin, problems)
-    return claims

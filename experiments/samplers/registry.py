@@ -12,6 +12,7 @@ from typing import Literal, cast
 
 from pydantic import Field, model_validator
 
+from batchnuts.experiments.harness import config
 from batchnuts.experiments.samplers.task import Sampler
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, ExpertSettings
 from batchnuts.settings.schema import Settings
@@ -107,15 +108,19 @@ class NutpieOptions(Settings):
 
 
 @dataclass(frozen=True)
-class Registered:
+class Registered(config.Registered):
     """A sampler's options, the module that has it, and what a user installs to get it."""
 
-    options: type[Settings]
     module: str
     library: str | None = None
     """The module whose import shows that the library is there; None: batchnuts itself needs it."""
     role: Literal["ours", "peer", "limit"] = "peer"
     """A peer is what a user would take in place of ours; the limit draws nothing."""
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is batchnuts."""
+        return self.role == "ours"
 
     def load(self) -> Sampler:
         """Import the sampler's module."""

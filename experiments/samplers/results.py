@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from batchnuts.experiments.harness.results import PointResults, Value, word
+from batchnuts.experiments.harness.results import PointResults, Value, Verdict
+from batchnuts.experiments.harness.summary import shown
 from batchnuts.experiments.samplers.config import Claim, ExperimentConfig, Measure
-from batchnuts.experiments.samplers.measurements import Measurement
+from batchnuts.experiments.samplers.task import Measurement
 
 Summary = Callable[[Sequence[float]], float]
 
@@ -66,11 +67,11 @@ class Results(PointResults[ExperimentConfig, Measurement]):
         None too where a run has no such figure: the effective sample size of very few draws, or of chains that stay.
         """
         quantity = QUANTITIES[measure]
-        values = [quantity.of(row) for row in self.rows_of(curve, problem, chains) if row.ok]
+        values = [quantity.of(run) for run in self.runs_of(curve, problem, chains)]
         figures = [figure for figure in values if figure is not None]
-        if not figures or any(math.isnan(figure) for figure in figures):
+        if any(math.isnan(figure) for figure in figures):
             return None
-        return Value(chains, quantity.summary(figures), min(figures), max(figures), len(figures))
+        return Value.of(chains, figures, quantity.summary)
 
     def values(self, measure: Measure, curve: str, problem: str) -> list[Value]:
         """A measure along a curve, at points that have it."""
@@ -79,48 +80,41 @@ class Results(PointResults[ExperimentConfig, Measurement]):
         points = (self.value(measure, curve, problem, chains) for chains in self.config.chains_of(curve))
         return [point for point in points if point is not None]
 
+    def judge(self, claim: Claim) -> Verdict:
+        """A claim beside its figure, which may be the ratio of two."""
+        problem = claim.problem or next(iter(self.config.problems))
+        seen = self._at(claim.measure, claim.curve, problem, claim.chains)
+        digits = QUANTITIES[claim.measure].digits
+        if claim.over_curve is not None:
+            below = self._at(claim.measure, claim.over_curve, problem, claim.over_chains or claim.chains)
+            seen, digits = ratio(seen, below), ".3g"
+        words = "-" if seen is None else shown(seen, digits, (claim.at_least, claim.at_most))
+        return Verdict(claim, seen, words, self._in_words(claim))
 
-@dataclass(frozen=True)
-class Verdict:
-    """A claim beside what was seen."""
+    def _at(self, measure: Measure, curve: str, problem: str, chains: int | None) -> Value | None:
+        values = self.values(measure, curve, problem)
+        if chains is None:
+            return max(values, key=lambda value: value.value, default=None)
+        return next((value for value in values if value.size == chains), None)
 
-    claim: Claim
-    seen: Value | None
-    """The claim's figure with the range that the repetitions allow; None if a part of it was not measured."""
+    def _in_words(self, claim: Claim) -> str:
+        """The figure that a claim is about."""
+        config = self.config
 
-    @property
-    def word(self) -> str:
-        """Whether the claim holds, as `results.word` says; or that it was not measured."""
-        return "not measured" if self.seen is None else word(self.seen, self.claim.at_least, self.claim.at_most)
+        def curve_in_words(curve: str, chains: int | None) -> str:
+            size = "its largest" if chains is None else f"{chains:,} chains"
+            return f"{config.curves[curve].label} ({size})"
 
+        words = f"{QUANTITIES[claim.measure].axis} of {curve_in_words(claim.curve, claim.chains)}"
+        if claim.over_curve is not None:
+            words += f" / {curve_in_words(claim.over_curve, claim.over_chains or claim.chains)}"
+        return words if claim.problem is None else f"{words}, {config.problems[claim.problem].label}"
 
-def judge(results: Results, claim: Claim) -> Verdict:
-    """Look a claim's figure up; a ratio's range is from the smallest over the largest to the largest over the
-    smallest."""
-    problem = claim.problem or next(iter(results.config.problems))
-    above = _at(results, claim.measure, claim.curve, problem, claim.chains)
-    if claim.over_curve is None or above is None:
-        return Verdict(claim, above)
-    chains = claim.over_chains or claim.chains
-    below = _at(results, claim.measure, claim.over_curve, problem, chains)
-    return Verdict(claim, None if below is None else ratio(above, below))
-
-
-def ratio(above: Value, below: Value) -> Value | None:
-    """The ratio of two figures, with the widest range that repetitions allow; None where the lower one may be 0."""
-    if below.low <= 0:
-        return None
-    return Value(
-        above.size,
-        above.value / below.value,
-        above.low / below.high,
-        above.high / below.low,
-        min(above.repetitions, below.repetitions),
-    )
+    def verdicts(self) -> list[Verdict]:
+        """Every claim beside its figure."""
+        return [self.judge(claim) for claim in self.config.claims.values()]
 
 
-def _at(results: Results, measure: Measure, curve: str, problem: str, chains: int | None) -> Value | None:
-    values = results.values(measure, curve, problem)
-    if chains is None:
-        return max(values, key=lambda value: value.value, default=None)
-    return next((value for value in values if value.size == chains), None)
+def ratio(above: Value | None, below: Value | None) -> Value | None:
+    """The ratio of two figures; None where there is none, or the lower one may be 0."""
+    return None if above is None or below is None or below.low <= 0 else above.over(below)

@@ -1,47 +1,16 @@
-"""What the summary of an experiment with samplers says: claims, tables of measures, and how it was measured."""
+"""What the summary of an experiment with samplers says: tables of measures, and how it was measured."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from batchnuts.experiments.harness.experiment import Subject
 from batchnuts.experiments.harness.results import Value
-from batchnuts.experiments.harness.summary import format_figure, shown, table, when
-from batchnuts.experiments.samplers.config import Claim, Measure
-from batchnuts.experiments.samplers.results import QUANTITIES, Quantity, Results, judge
-
-
-def claims_table(results: Results) -> str:
-    """Every claim with its verdict."""
-    if not results.config.claims:
-        return ""
-    rows = []
-    for claim in results.config.claims.values():
-        verdict = judge(results, claim)
-        digits = ".3g" if claim.over_curve else QUANTITIES[claim.measure].digits
-        figure = "-" if verdict.seen is None else shown(verdict.seen, digits, (claim.at_least, claim.at_most))
-        rows.append((claim.says, claim.source, _figure(results, claim), _bound(claim), figure, f"**{verdict.word}**"))
-    head = ("claim", "source", "figure", "holds from", "seen here (range)", "verdict")
-    return "## Claims\n\n" + table(head, rows)
-
-
-def _figure(results: Results, claim: Claim) -> str:
-    """The figure that a claim is about, in words."""
-    config = results.config
-
-    def size_in_words(chains: int | None) -> str:
-        return "its largest" if chains is None else f"{chains:,} chains"
-
-    words = f"{QUANTITIES[claim.measure].axis} of {config.curves[claim.curve].label} ({size_in_words(claim.chains)})"
-    if claim.over_curve is not None:
-        chains = claim.over_chains or claim.chains
-        words += f" / {config.curves[claim.over_curve].label} ({size_in_words(chains)})"
-    return words if claim.problem is None else f"{words}, {config.problems[claim.problem].label}"
-
-
-def _bound(claim: Claim) -> str:
-    low = "" if claim.at_least is None else f"≥ {claim.at_least:g}"
-    high = "" if claim.at_most is None else f"≤ {claim.at_most:g}"
-    return " and ".join(bound for bound in (low, high) if bound)
+from batchnuts.experiments.harness.row_by_row import RowByRow
+from batchnuts.experiments.harness.summary import claims_table, format_figure, table, when
+from batchnuts.experiments.samplers.config import ExperimentConfig, Measure, load_experiment
+from batchnuts.experiments.samplers.results import QUANTITIES, Quantity, Results
+from batchnuts.experiments.samplers.task import Measurement
 
 
 def size_table(results: Results, measure: Measure, problem: str, curves: Sequence[str] | None = None) -> str:
@@ -122,3 +91,15 @@ def fewer(results: Results) -> str:
             reason = "".join(f", {row.status}: {row.note}" for row in rows if not row.ok)
             short.append(f"{labels[0]}, {chains:,} chains on {labels[1]}: {runs}{reason}")
     return f" (fewer: {'; '.join(short)})" if short else ""
+
+
+SAMPLERS: Subject[ExperimentConfig, Measurement, Results] = Subject(
+    load=load_experiment,
+    measuring=RowByRow,
+    rows=Measurement,
+    results=Results,
+    target="problem",
+    sizes="chains",
+    claims=lambda results: claims_table(results.verdicts()),
+    how_made=how_made,
+)

@@ -1,18 +1,18 @@
-"""What a sampler is asked to do, and what it answers: plain data, so that both can cross to another process."""
+"""What a sampler is asked to do, the row that is made of it, and what the sampler's module gives."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.experiments.harness import task as harness
 from batchnuts.experiments.harness.processes import Device, Unavailable, environment_for
-from batchnuts.experiments.harness.task import Attempt, fingerprint
-from batchnuts.experiments.samplers.measurements import Measurement
+from batchnuts.experiments.harness.rows import Row, Status
 from batchnuts.experiments.samplers.problems import Problem, Start
 
 
@@ -21,7 +21,7 @@ class MissingSampler(Unavailable):
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(harness.Task):
     """One sampler on one problem at one size."""
 
     sampler: str
@@ -44,99 +44,98 @@ class Task:
     environment: dict[str, str] = field(default_factory=dict)
     """Environment variables of the sampler's process, e.g. for its threads."""
 
-    @property
-    def module(self) -> str:
-        """The module that prepares and runs it, imported in its process only."""
-        return "batchnuts.experiments.samplers.timing"
-
-    @property
-    def process(self) -> str:
-        """A process of its own: TensorFlow and JAX each keep threads that spin for a while after work."""
-        return self.fingerprint()
+    module = "batchnuts.experiments.samplers.timing"
+    size_field = "chains"
+    size_words = "{} chains"
 
     @property
     def heading(self) -> str:
         """The sampler and its number of chains."""
-        return f"{self.sampler} {json.dumps(self.options)}, {self.chains} chains"
-
-    @property
-    def line(self) -> str:
-        """The fingerprint that tasks with all numbers of chains share."""
-        return replace(self, chains=0).fingerprint()
+        return f"{self.sampler} {json.dumps(self.options)}, {self.size_in_words}"
 
     def process_environment(self) -> Mapping[str, str]:
         """The variables of its process, with those that the curve sets."""
         return environment_for(self.device, self.environment)
 
-    def fingerprint(self) -> str:
-        """A digest of every field that affects the measurement."""
-        return fingerprint(self)
-
-    def may_be_here(self) -> bool:
-        """True, since only its process knows."""
-        return True
-
-    def failed(self, reason: str) -> str:
-        """Why no more chains are measured after a failure."""
-        return f"failed with {self.chains} chains: {reason}"
-
-    def slow(self, seconds: float, limit: float) -> str:
-        """Why no more chains are measured after a run took so long."""
-        return f"a run with {self.chains} chains took {seconds:.0f} s, more than {limit:g} s"
-
-    def row(self, attempt: Attempt) -> Measurement:
-        """The request, and the results of a run."""
-        timing = Timing(**attempt.figures) if attempt.figures else None
-        return Measurement(
-            **describe(self),
-            **(asdict(timing) if timing else dict.fromkeys(item.name for item in fields(Timing))),
-            status=attempt.status,
-            repetition=attempt.repetition,
-            seed=attempt.seed,
-            prepare_seconds=attempt.preparation.seconds if attempt.preparation else None,
-            environment=attempt.environment,
-            started=attempt.started,
-            note=" ".join(attempt.note.split()),
-        )
-
-
-def describe(task: Task) -> dict[str, Any]:
-    """The fields of a Measurement that say what was asked."""
-    return {
-        "task": task.fingerprint(),
-        "sampler": task.sampler,
-        "options": json.dumps(task.options, sort_keys=True),
-        "problem": json.dumps(task.problem, sort_keys=True),
-        **{
-            name: getattr(task, name)
-            for name in (
-                "chains", "transitions", "step_size", "max_tree_depth", "leapfrogs_per_leaf", "start", "device"
-            )
-        },
-    }  # fmt: skip
-
 
 @dataclass(frozen=True)
-class Timing:
-    """One warm run, and what it did."""
+class Measurement(Row):
+    """One run of one task; or, where `status` is not `ok`, why there is none (then the figures are None)."""
 
-    seconds: float
-    useful_gradients: int
+    task: str
+    sampler: str
+    options: str
+    """The options of the sampler, as JSON."""
+    problem: str
+    """The options of the problem's model, as JSON."""
+    chains: int
+    transitions: int
+    step_size: float
+    max_tree_depth: int
+    leapfrogs_per_leaf: int
+    start: str
+    device: str
+    status: Status
+    repetition: int
+    seed: int
+    seconds: float | None
+    useful_gradients: int | None
     """Gradients that single-chain NUTS evaluates too; waste is left out."""
     executed_gradients: int | None
     """Gradient evaluations times lanes; None where the library does not report it."""
     lockstep_gradients: int | None
     """What the same trajectories would execute if all chains met after each: chains times the sum of the longest. None
     where the library reports only how many gradients several trajectories took together."""
-    asynchronous_gradients: int
+    asynchronous_gradients: int | None
     """What they would execute if no chain ever waited before its end: chains times the chain that needs most."""
     ess_min: float | None
     """Minimum bulk ESS of all coordinates, over all chains; None if not asked for."""
     ess_mean: float | None
-    peak_memory_mb: float
+    prepare_seconds: float | None
+    """Building, compiling and the first run."""
+    peak_memory_mb: float | None
     """The peak memory of the process so far."""
-    load: float
-    """The machine's load average over the last minute, just before the run."""
+    load: float | None
+    environment: str
+    started: str
+    note: str
+
+    needed = ("useful_gradients", "seconds")
+
+    @property
+    def rate(self) -> float:
+        """Useful gradients per second, over all chains."""
+        assert self.useful_gradients is not None
+        assert self.seconds is not None
+        return self.useful_gradients / self.seconds
+
+    @property
+    def utilization(self) -> float | None:
+        """Useful share of the gradients executed, where the sampler reports how many those were."""
+        if self.useful_gradients is None or not self.executed_gradients:
+            return None
+        return self.useful_gradients / self.executed_gradients
+
+    @property
+    def lockstep_utilization(self) -> float | None:
+        """What utilization would be if all chains met after every trajectory."""
+        if self.useful_gradients is None or not self.lockstep_gradients:
+            return None
+        return self.useful_gradients / self.lockstep_gradients
+
+    @property
+    def asynchronous_utilization(self) -> float | None:
+        """What it would be if no chain ever waited for another: the most that any schedule can reach."""
+        if self.useful_gradients is None or not self.asynchronous_gradients:
+            return None
+        return self.useful_gradients / self.asynchronous_gradients
+
+    @property
+    def ess_per_minute(self) -> float | None:
+        """Minimum bulk ESS of all coordinates, per minute of running; None where it was not asked for."""
+        if self.ess_min is None or self.seconds is None:
+            return None
+        return 60 * self.ess_min / self.seconds
 
 
 def require_plain(sampler: str, task: Task) -> None:

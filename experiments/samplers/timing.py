@@ -5,34 +5,21 @@ from __future__ import annotations
 import os
 import resource
 import time
-from dataclasses import asdict, dataclass
+from functools import partial
 
-from batchnuts.experiments.harness.task import Figures, Preparation
+from batchnuts.experiments.harness.task import Figures, Preparation, Runnable
 from batchnuts.experiments.samplers.jax_densities import first_device
 from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.registry import REGISTRY
-from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task, Timing
+from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
 from batchnuts.models import REGISTRY as MODELS
 
 
-@dataclass(frozen=True)
-class ReadySampler:
-    """A task made ready, in its process."""
-
-    task: Task
-    prepared: Prepared
-    preparation: Preparation
-
-    def run(self, seed: int) -> Figures:
-        """The Timing of a run with this seed."""
-        return asdict(timed(self.prepared, seed, self.task))
-
-
-def prepare(task: Task) -> ReadySampler:
+def prepare(task: Task) -> Runnable:
     """Build, compile and run once."""
     began = time.perf_counter()
     prepared = compiled(task)
-    return ReadySampler(task, prepared, Preparation(time.perf_counter() - began))
+    return Runnable(Preparation(time.perf_counter() - began), partial(timed, prepared, task))
 
 
 def compiled(task: Task) -> Prepared:
@@ -61,8 +48,8 @@ def _check_device(task: Task) -> None:
         place(task.device)
 
 
-def timed(prepared: Prepared, seed: int, task: Task) -> Timing:
-    """Time one run; laying out its inputs and judging its draws are not in the time."""
+def timed(prepared: Prepared, task: Task, seed: int) -> Figures:
+    """The figures of one run; laying out its inputs and judging its draws are not in the time."""
     run = prepared(seed)
     load = os.getloadavg()[0]
     began = time.perf_counter()
@@ -70,17 +57,18 @@ def timed(prepared: Prepared, seed: int, task: Task) -> Timing:
     seconds = time.perf_counter() - began
     counted_each = outcome.leapfrogs.shape[1] == task.transitions
     lowest, mean = effective_sample_sizes(outcome) if task.measure_ess else (None, None)
-    return Timing(
-        seconds=seconds,
-        useful_gradients=int(outcome.leapfrogs.sum()),
-        executed_gradients=outcome.executed_gradients,
-        lockstep_gradients=int(outcome.leapfrogs.max(axis=0).sum()) * len(outcome.leapfrogs) if counted_each else None,
-        asynchronous_gradients=int(outcome.leapfrogs.sum(axis=1).max()) * len(outcome.leapfrogs),
-        ess_min=lowest,
-        ess_mean=mean,
-        peak_memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        load=load,
-    )
+    longest = int(outcome.leapfrogs.max(axis=0).sum())
+    return {
+        "seconds": seconds,
+        "useful_gradients": int(outcome.leapfrogs.sum()),
+        "executed_gradients": outcome.executed_gradients,
+        "lockstep_gradients": longest * len(outcome.leapfrogs) if counted_each else None,
+        "asynchronous_gradients": int(outcome.leapfrogs.sum(axis=1).max()) * len(outcome.leapfrogs),
+        "ess_min": lowest,
+        "ess_mean": mean,
+        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "load": load,
+    }
 
 
 def effective_sample_sizes(outcome: Outcome) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from batchnuts.experiments.harness import config as harness
 from batchnuts.settings.schema import Settings
 
 
@@ -71,10 +72,9 @@ _IN_PYMC = (
 
 
 @dataclass(frozen=True)
-class Registered:
+class Registered(harness.Registered):
     """A sampler's options, and how it is run."""
 
-    options: type[Settings]
     library: str
     """The package that it needs."""
     needs: tuple[str, ...]
@@ -92,7 +92,7 @@ class Registered:
 
     @property
     def ours(self) -> bool:
-        """Whether the claims are about it."""
+        """Whether it is batchnuts."""
         return not self.script
 
 

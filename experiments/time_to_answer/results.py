@@ -3,51 +3,32 @@
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass
 from typing import Literal
 
-from batchnuts.experiments.harness.results import PointResults, Value, word
+from typing_extensions import override
+
+from batchnuts.experiments.harness.results import PointResults, Value, Verdict
 from batchnuts.experiments.time_to_answer.config import AnswerConfig, Claim
-from batchnuts.experiments.time_to_answer.measurements import Measurement
+from batchnuts.experiments.time_to_answer.task import Measurement
 
 Start = Literal["first", "second"]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The verdict on a claim."""
-
-    claim: Claim
-    seen: Value | None
-    """The figure; None where nothing was measured that it is about."""
-    words: str
-    """The figure in words."""
-
-    @property
-    def word(self) -> str:
-        """The verdict in words: the claim holds, or not."""
-        return "not measured" if self.seen is None else word(self.seen, self.claim.at_least, self.claim.at_most)
 
 
 @dataclass(frozen=True)
 class AnswerResults(PointResults[AnswerConfig, Measurement]):
     """The results of the times to an answer."""
 
-    def runs_of(self, curve: str, problem: str, goal: int) -> list[Measurement]:
-        """The second starts at a point."""
-        if curve not in self.config.curves_of(problem):
-            return []
-        return [row for row in self.rows_of(curve, problem, goal) if row.ok]
+    @override
+    def runs_of(self, curve: str, target: str, size: int) -> list[Measurement]:
+        """The second starts at a point; none where a problem leaves the curve out."""
+        return super().runs_of(curve, target, size) if curve in self.config.curves_of(target) else []
 
     def seconds(self, curve: str, problem: str, goal: int, start: Start = "second") -> Value | None:
         """The median over repetitions, and their range; None where there is none."""
         rows = self.runs_of(curve, problem, goal)
         seconds = [row.seconds if start == "second" else row.first_seconds for row in rows]
-        times = [time for time in seconds if time is not None]
-        if not times:
-            return None
-        return Value(goal, statistics.median(times), min(times), max(times), len(times))
+        return Value.of(goal, [time for time in seconds if time is not None])
 
     def peers_of(self, curve: str, problem: str, goal: int, start: Start = "second") -> dict[str, Value]:
         """The other curves that got there."""
@@ -62,9 +43,7 @@ class AnswerResults(PointResults[AnswerConfig, Measurement]):
         best = min(peers.values(), key=lambda value: value.value, default=None)
         if own is None and self.rows_of(curve, problem, goal) and best is not None:
             return Value(goal, math.inf, math.inf, math.inf, best.repetitions)
-        if own is None or best is None:
-            return None
-        return Value(goal, own.value / best.value, own.low / best.high, own.high / best.low, own.repetitions)
+        return None if own is None or best is None else own.over(best)
 
     def verdicts(self) -> list[Verdict]:
         """The verdict on every claim."""

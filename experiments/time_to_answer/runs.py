@@ -14,24 +14,23 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch import BatchnutsError
-from batchnuts.cli.config import RunConfig, build_model, load_config
+from batchnuts.cli.config import RunConfig, build_model
 from batchnuts.experiments.harness.processes import Unavailable
-from batchnuts.experiments.harness.task import Figures as RowFigures
-from batchnuts.experiments.harness.task import Preparation
+from batchnuts.experiments.harness.task import Figures, Preparation, Runnable
 from batchnuts.experiments.posterior_checks.model_inputs import inputs_of
 from batchnuts.experiments.time_to_answer.commands import run_timed, users_environment
-from batchnuts.experiments.time_to_answer.config import asking_for, problem_of
+from batchnuts.experiments.time_to_answer.config import asking_for
 from batchnuts.experiments.time_to_answer.judging import Judged, judge
 from batchnuts.experiments.time_to_answer.registry import REGISTRY, BatchnutsOptions, PeerOptions
 from batchnuts.experiments.time_to_answer.scripts.request import Request, report_of, write_request
 from batchnuts.experiments.time_to_answer.search import Tried, first_draws, search
-from batchnuts.experiments.time_to_answer.task import Figures, Task
+from batchnuts.experiments.time_to_answer.task import Task
 from batchnuts.mcmc.model.model import Model
 
 SCRIPTS = "batchnuts.experiments.time_to_answer.scripts"
@@ -171,62 +170,10 @@ def starts_of(model: Model, seed: int) -> Mapping[str, Any]:
     return {name: np.asarray(array)[0] for name, array in initial.items()} if isinstance(initial, Mapping) else {}
 
 
-@dataclass(frozen=True)
-class ReadyAnswer:
-    """A task made ready, in its process."""
-
-    task: Task
-    runs: Runs
-    draws: int
-    """Draws of each chain that were enough."""
-    searched: int
-    """Runs until they were found."""
-    first_seconds: float | None
-    preparation: Preparation
-
-    def run(self, seed: int) -> RowFigures:
-        """A second start: a run that reaches the goal, with caches that are warm for it."""
-        last = self.runs.made[-1]
-        if last.seed != seed or not last.was_warm:
-            draws = search(lambda draws: self.runs.run(draws, seed), self.draws, self.task.goal)[-1].draws
-            if not self.runs.made[-1].was_warm:
-                search(lambda draws: self.runs.run(draws, seed), draws, self.task.goal)
-            last = self.runs.made[-1]
-        figures = Figures(
-            seconds=last.tried.seconds,
-            first_seconds=self.first_seconds,
-            chains=last.judged.chains,
-            draws=last.judged.draws,
-            warmup=last.cost.warmup,
-            runs=self.searched,
-            ess=last.judged.ess,
-            ess_of=last.judged.ess_of,
-            rhat=last.judged.rhat,
-            rhat_limit=last.judged.rhat_limit,
-            gradients=last.cost.gradients,
-            executed=last.cost.executed,
-            warmup_counted=last.cost.warmup_counted,
-            load=last.load,
-        )
-        return asdict(figures)
-
-
-def config_of(task: Task) -> RunConfig:
-    """The config of a run that asks for the goal.
-
-    Raises BatchnutsError where the file is not what it was when the experiment began.
-    """
-    config = load_config(task.config, [*task.overrides, *asking_for(task.goal)])
-    problem = problem_of(config)
-    if any(problem[section] != expected for section, expected in task.problem.items()):
-        raise BatchnutsError(f"{task.config} was changed while the experiment ran. Run the same command again.")
-    return config
-
-
-def prepare(task: Task) -> ReadyAnswer:
+def prepare(task: Task) -> Runnable:
     """Find out how many draws are enough, and measure the first start. Raises Unavailable, NotReached."""
     began = time.perf_counter()
-    config = config_of(task)
+    config = task.run_config(asking_for(task.goal))
     registered = REGISTRY[task.sampler]
     model = build_model(config.model)
     check_available(task, name_of(config))
@@ -256,7 +203,30 @@ def prepare(task: Task) -> ReadyAnswer:
             caches.empty()
             runs.run(enough, task.search_seed)
         first = runs.made[-1].tried.seconds
-    return ReadyAnswer(task, runs, enough, len(tried), first, Preparation(time.perf_counter() - began))
+    known = {"runs": len(tried), "first_seconds": first}
+    return Runnable(Preparation(time.perf_counter() - began, figures=known), partial(second_start, runs, enough))
+
+
+def second_start(runs: Runs, draws: int, seed: int) -> Figures:
+    """A run that reaches the goal, with caches that are warm for it; `draws` of each chain were enough before."""
+    goal, last = runs.task.goal, runs.made[-1]
+    if last.seed != seed or not last.was_warm:
+        draws = search(lambda draws: runs.run(draws, seed), draws, goal)[-1].draws
+        if not runs.made[-1].was_warm:
+            search(lambda draws: runs.run(draws, seed), draws, goal)
+        last = runs.made[-1]
+    judged, cost = last.judged, last.cost
+    return {
+        "seconds": last.tried.seconds,
+        "chains": judged.chains,
+        "draws": judged.draws,
+        "ess": judged.ess,
+        "ess_of": judged.ess_of,
+        "rhat": judged.rhat,
+        "rhat_limit": judged.rhat_limit,
+        "load": last.load,
+        **asdict(cost),
+    }
 
 
 def check_available(task: Task, model: str) -> None:

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from batchnuts.experiments.harness.summary import format_figure, table, when
-from batchnuts.experiments.time_to_answer.measurements import Measurement
+from batchnuts.experiments.harness.experiment import Subject
+from batchnuts.experiments.harness.row_by_row import RowByRow
+from batchnuts.experiments.harness.summary import claims_table, format_figure, table, when
+from batchnuts.experiments.time_to_answer.config import AnswerConfig, load_answer
 from batchnuts.experiments.time_to_answer.results import AnswerResults
-
-
-def claims_table(results: AnswerResults) -> str:
-    """Every claim with its verdict."""
-    if not results.config.claims:
-        return ""
-    rows = []
-    for verdict in results.verdicts():
-        claim = verdict.claim
-        bound = f"≥ {claim.at_least:g}" if claim.at_least is not None else f"≤ {claim.at_most:g}"
-        rows.append((claim.says, claim.source, bound, verdict.words, f"**{verdict.word}**"))
-    return "## Claims\n\n" + table(("claim", "source", "holds from", "seen here", "verdict"), rows)
+from batchnuts.experiments.time_to_answer.task import Measurement
 
 
 def times_tables(results: AnswerResults) -> str:
@@ -107,3 +98,15 @@ def how_made(results: AnswerResults) -> list[str]:
         "- First start: all caches empty. Second start: the same command once more. JAX keeps compiled programs only "
         "where a folder is set for that; it is set here, for all of them.",
     ]
+
+
+ANSWERS: Subject[AnswerConfig, Measurement, AnswerResults] = Subject(
+    load=load_answer,
+    measuring=RowByRow,
+    rows=Measurement,
+    results=AnswerResults,
+    target="posterior",
+    sizes="effective draws",
+    claims=lambda results: claims_table(results.verdicts()),
+    how_made=how_made,
+)

@@ -1,34 +1,13 @@
-"""What the summary of the benchmark of vectorizers says of claims, and of how it was measured."""
+"""What the summary of the benchmark of vectorizers says of how it was measured."""
 
 from __future__ import annotations
 
-from batchnuts.experiments.harness.summary import shown, table, when
-from batchnuts.experiments.vectorizers.config import Claim
+from batchnuts.experiments.harness.experiment import Subject
+from batchnuts.experiments.harness.summary import claims_table, when
+from batchnuts.experiments.harness.whole_groups import WholeGroups
+from batchnuts.experiments.vectorizers.config import VectorizingConfig, load_vectorizing
 from batchnuts.experiments.vectorizers.results import VectorizingResults
-
-
-def claims_table(results: VectorizingResults) -> str:
-    """Every claim with its verdict."""
-    if not results.config.claims:
-        return ""
-    rows = []
-    for claim in results.config.claims.values():
-        lowest, verdict = results.judge(claim)
-        figure, place = "-", "-"
-        if lowest is not None:
-            figure = shown(lowest.value, ".3g", (claim.at_least,))
-            label = results.config.workloads[lowest.workload].label
-            place = f"{label}, {lowest.value.size:,} (minimum of {len(results.ratios(claim))})"
-        rows.append(
-            (claim.says, claim.source, _figure(results, claim), f"≥ {claim.at_least:g}", figure, place, verdict)
-        )
-    head = ("claim", "source", "figure", "holds from", "seen here (range)", "where", "verdict")
-    return "## Claims\n\n" + table(head, [(*row[:-1], f"**{row[-1]}**") for row in rows])
-
-
-def _figure(results: VectorizingResults, claim: Claim) -> str:
-    curves = results.config.curves
-    return f"speed of {curves[claim.curve].label} / {curves[claim.over_curve].label}"
+from batchnuts.experiments.vectorizers.task import Measurement
 
 
 def how_made(results: VectorizingResults) -> list[str]:
@@ -45,3 +24,15 @@ def how_made(results: VectorizingResults) -> list[str]:
         "changes; ranges are over all of them."
     )
     return lines
+
+
+VECTORIZERS: Subject[VectorizingConfig, Measurement, VectorizingResults] = Subject(
+    load=load_vectorizing,
+    measuring=WholeGroups,
+    rows=Measurement,
+    results=VectorizingResults,
+    target="workload",
+    sizes="sizes",
+    claims=lambda results: claims_table(results.verdicts()),
+    how_made=how_made,
+)

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,13 @@ from batchnuts.autobatch import BatchnutsError
 from batchnuts.experiments import answer
 from batchnuts.experiments.harness.experiment import summary
 from batchnuts.experiments.harness.processes import Unavailable
-from batchnuts.experiments.harness.task import Attempt
+from batchnuts.experiments.harness.task import Attempt, row_of
 from batchnuts.experiments.time_to_answer.commands import CommandFailed, run_timed, users_environment
-from batchnuts.experiments.time_to_answer.config import AnswerConfig, load_answer
+from batchnuts.experiments.time_to_answer.config import AnswerConfig, asking_for, load_answer
 from batchnuts.experiments.time_to_answer.judging import judge
-from batchnuts.experiments.time_to_answer.measurements import Measurement
 from batchnuts.experiments.time_to_answer.registry import REGISTRY
 from batchnuts.experiments.time_to_answer.results import AnswerResults
-from batchnuts.experiments.time_to_answer.runs import Caches, check_available, config_of
+from batchnuts.experiments.time_to_answer.runs import Caches, check_available
 from batchnuts.experiments.time_to_answer.scripts.request import Request, read_request, write_request
 from batchnuts.experiments.time_to_answer.scripts.stan_programs import MODELS as STAN_MODELS
 from batchnuts.experiments.time_to_answer.search import (
@@ -36,7 +35,7 @@ from batchnuts.experiments.time_to_answer.search import (
     next_draws,
     search,
 )
-from batchnuts.experiments.time_to_answer.task import NOTHING
+from batchnuts.experiments.time_to_answer.task import Measurement
 from batchnuts.settings.yaml import ConfigError
 
 CONFIG = """
@@ -111,7 +110,7 @@ def test_every_task_of_the_packaged_config_finds_its_config_as_it_was(load: Any,
     config = load_answer("answer.yaml")
     tasks = [config.task(*point) for point in config.points()]
     asked = {
-        task.goal: config_of(task).sampler.until.ess_bulk
+        task.goal: task.run_config(asking_for(task.goal)).sampler.until.ess_bulk
         for task in tasks
         if config.curves["batchnuts"].sampler == task.sampler
     }
@@ -120,7 +119,7 @@ def test_every_task_of_the_packaged_config_finds_its_config_as_it_was(load: Any,
     mine.write_text("model: {name: eight_schools}")
     task = replace(tasks[0], config=str(mine))
     with pytest.raises(BatchnutsError, match=r"mine\.yaml was changed while the experiment ran"):
-        config_of(task)
+        task.run_config(asking_for(task.goal))
 
 
 BAD = [
@@ -306,15 +305,14 @@ def made_up(config: AnswerConfig, times: dict[tuple[str, str, int], float | None
         attempt = Attempt(
             "ok" if seconds else "failed", 0, 0, "here", "2026-11-25", note="" if seconds else "not reached"
         )
-        row = task.row(attempt)
         if seconds:
-            figures = replace(
-                NOTHING, seconds=seconds, first_seconds=2 * seconds, chains=4, draws=500, warmup=400, runs=1,
-                ess=float(point[2]), ess_of="tau", rhat=1.002, rhat_limit=1.01, gradients=12345.0,
-                warmup_counted=False, load=0.5,
-            )  # fmt: skip
-            row = task.row(replace(attempt, figures=asdict(figures)))
-        rows.append(row)
+            figures = {
+                "seconds": seconds, "first_seconds": 2 * seconds, "chains": 4, "draws": 500, "warmup": 400, "runs": 1,
+                "ess": float(point[2]), "ess_of": "tau", "rhat": 1.002, "rhat_limit": 1.01, "gradients": 12345.0,
+                "warmup_counted": False, "load": 0.5,
+            }  # fmt: skip
+            attempt = replace(attempt, figures=figures)
+        rows.append(row_of(Measurement, task, attempt))
     return AnswerResults(config, rows)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tiny_experiment import CONFIG
 
-from batchnuts.experiments.harness.config import FOLDER
+from batchnuts.experiments.harness.reading import FOLDER
 from batchnuts.experiments.samplers.config import load_experiment
 from batchnuts.settings.yaml import ConfigError, packaged_configs
 

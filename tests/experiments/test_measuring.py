@@ -6,7 +6,6 @@ import io
 import os
 import threading
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +20,14 @@ from batchnuts.experiments.harness.row_by_row import RowByRow
 from batchnuts.experiments.harness.rows import MeasurementsError, RowsFile
 from batchnuts.experiments.harness.task import Preparation, Prepare
 from batchnuts.experiments.samplers.config import ExperimentConfig, load_experiment
-from batchnuts.experiments.samplers.measurements import Measurement
 from batchnuts.experiments.samplers.results import Results
-from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Task, Timing
+from batchnuts.experiments.samplers.task import Measurement, MissingSampler, Outcome, Task
 from batchnuts.experiments.samplers.timing import prepare, timed
 
-TIMING = Timing(
-    seconds=2.0,
-    useful_gradients=100,
-    executed_gradients=200,
-    lockstep_gradients=200,
-    asynchronous_gradients=150,
-    ess_min=3.0,
-    ess_mean=4.0,
-    peak_memory_mb=1.0,
-    load=0.5,
-)
+FIGURES: dict[str, Any] = {
+    "seconds": 2.0, "useful_gradients": 100, "executed_gradients": 200, "lockstep_gradients": 200,
+    "asynchronous_gradients": 150, "ess_min": 3.0, "ess_mean": 4.0, "peak_memory_mb": 1.0, "load": 0.5,
+}  # fmt: skip
 
 
 class StandIn:
@@ -72,7 +63,7 @@ class StandIn:
     def run(self, task: Task, seed: int) -> dict[str, Any]:
         self.note(f"run {seed}")
         changed = StandIn.behaviour(task, seed) if StandIn.behaviour else None
-        return asdict(changed or TIMING)
+        return dict(changed or FIGURES)
 
 
 @pytest.fixture
@@ -167,16 +158,16 @@ def test_another_config_measures_only_what_is_new(config: ExperimentConfig) -> N
 
 
 def test_a_curve_stops_after_a_size_that_took_too_long(config: ExperimentConfig) -> None:
-    def slow(task: Task, seed: int | None) -> Timing | None:
+    def slow(task: Task, seed: int | None) -> dict[str, Any] | None:
         if task.chains == 2 and task.options["executor"] == "virtual_machine" and seed is not None:
-            return Timing(**{**TIMING.__dict__, "seconds": 61.0 + seed})
+            return {**FIGURES, "seconds": 61.0 + seed}
         return None
 
     StandIn.behaviour = staticmethod(slow)
     rows = measure(config)
     (stopped,) = [row for row in rows if row.status == "stopped"]
     assert (stopped.chains, stopped.seconds) == (4, None)
-    assert stopped.note == "a run with 2 chains took 61 s, more than 60 s"
+    assert stopped.note == "a run with 2 chains took 61.0 s, more than 60 s"
     assert sum(row.chains == 4 and row.ok for row in rows) == 3
     # the same when it goes on from the file, and still one row of it
     StandIn.asked.clear()
@@ -244,12 +235,12 @@ def test_another_seed_is_another_run(config: ExperimentConfig) -> None:
 
 
 def test_a_size_interrupted_in_a_slow_run_gets_all_its_repetitions(config: ExperimentConfig) -> None:
-    def slow(task: Task, seed: int | None) -> Timing | None:
+    def slow(task: Task, seed: int | None) -> dict[str, Any] | None:
         if task.chains < 4 or task.options["executor"] == "stackless" or seed is None:
             return None
         if seed == 1 and interrupt:
             raise KeyboardInterrupt
-        return Timing(**{**TIMING.__dict__, "seconds": 61.0})
+        return {**FIGURES, "seconds": 61.0}
 
     interrupt = True
     StandIn.behaviour = staticmethod(slow)
@@ -264,8 +255,8 @@ def test_curves_that_share_a_task_stop_together(config: ExperimentConfig) -> Non
         "my.yaml", ["curves.two.options={backend: numpy, schedule: earliest}", "curves.one.chains=[1, 2]"]
     )
 
-    def slow(task: Task, seed: int | None) -> Timing | None:
-        return Timing(**{**TIMING.__dict__, "seconds": 61.0}) if task.chains == 2 and seed is not None else None
+    def slow(task: Task, seed: int | None) -> dict[str, Any] | None:
+        return {**FIGURES, "seconds": 61.0} if task.chains == 2 and seed is not None else None
 
     StandIn.behaviour = staticmethod(slow)
     assert [(row.chains, row.status) for row in measure(same)][-1] == (4, "stopped")
@@ -288,8 +279,8 @@ def test_progress_ends_with_everything_done(config: ExperimentConfig) -> None:
     measure(config, notes)
     assert [total for _, _, total in notes] == [15] * len(notes)
     assert [done for _, done, _ in notes] == sorted(done for _, done, _ in notes)
-    assert notes[0] == ("first curve, 1 chains: compiles", 0, 15)
-    assert notes[-1] == ("second curve, 4 chains: run 3", 14, 15)
+    assert notes[0] == ("first curve, a small Gaussian, 1 chains: compiles", 0, 15)
+    assert notes[-1] == ("second curve, a small Gaussian, 4 chains: run 3", 14, 15)
 
 
 def test_a_task_of_two_curves_is_measured_once(config: ExperimentConfig) -> None:
@@ -377,10 +368,10 @@ def test_a_real_worker_answers_and_reports_what_went_wrong(tmp_path: Path) -> No
     with (tmp_path / "log").open("a") as log:
         with Worker(good, log, timeout=120) as worker:
             assert worker.prepare(good).seconds > 0
-            one, two, again = (Timing(**worker.run(good, seed)) for seed in (1, 2, 1))
-        assert one.useful_gradients == again.useful_gradients
-        assert one.ess_min == again.ess_min != two.ess_min
-        assert one.executed_gradients >= one.asynchronous_gradients >= one.useful_gradients
+            one, two, again = (worker.run(good, seed) for seed in (1, 2, 1))
+        assert one["useful_gradients"] == again["useful_gradients"]
+        assert one["ess_min"] == again["ess_min"] != two["ess_min"]
+        assert one["executed_gradients"] >= one["asynchronous_gradients"] >= one["useful_gradients"]
         impossible = Task(**{**good.__dict__, "problem": {**gauss, "correlation": 2.0}})
         with Worker(impossible, log, timeout=120) as worker, pytest.raises(NoAnswer, match="ValidationError"):
             worker.prepare(impossible)
@@ -404,8 +395,8 @@ def test_processes_share_the_memory_of_a_gpu_and_see_none_otherwise() -> None:
 def test_lockstep_is_not_counted_where_only_totals_are_known() -> None:
     each, totals = np.array([[1, 3, 1, 1], [3, 1, 1, 1]]), np.array([[6], [6]])
     outcomes = [Outcome(leapfrogs, 16, None) for leapfrogs in (each, totals)]
-    seen = [timed(lambda _, outcome=outcome: lambda: outcome, 0, a_task(chains=2)) for outcome in outcomes]
-    assert [(t.useful_gradients, t.lockstep_gradients, t.asynchronous_gradients) for t in seen] == [
+    seen = [timed(lambda _, outcome=outcome: lambda: outcome, a_task(chains=2), 0) for outcome in outcomes]
+    assert [tuple(t[f"{kind}_gradients"] for kind in ("useful", "lockstep", "asynchronous")) for t in seen] == [
         (12, 16, 12), (12, None, 12),
     ]  # fmt: skip
 

@@ -17,12 +17,12 @@ from tiny_posteriors import CONFIG
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.bridges.inference_gym import OFFLINE
 from batchnuts.experiments import posteriors
+from batchnuts.experiments.harness.experiment import main
 from batchnuts.experiments.harness.processes import Unavailable
 from batchnuts.experiments.harness.rows import RowsFile
-from batchnuts.experiments.harness.task import Attempt, Preparation
+from batchnuts.experiments.harness.task import Attempt, Preparation, row_of
 from batchnuts.experiments.posterior_checks.config import PosteriorsConfig, load_posteriors
 from batchnuts.experiments.posterior_checks.lines import lines_of_function, lines_of_model
-from batchnuts.experiments.posterior_checks.measurements import Measurement
 from batchnuts.experiments.posterior_checks.model_inputs import inputs_of
 from batchnuts.experiments.posterior_checks.moments import (
     Moment,
@@ -36,8 +36,8 @@ from batchnuts.experiments.posterior_checks.moments import (
 )
 from batchnuts.experiments.posterior_checks.registry import NumpyroOptions
 from batchnuts.experiments.posterior_checks.results import PosteriorResults
-from batchnuts.experiments.posterior_checks.sampling import ReadySampling, prepare
-from batchnuts.experiments.posterior_checks.task import Run, Sampling, Task
+from batchnuts.experiments.posterior_checks.sampling import figures_of, prepare
+from batchnuts.experiments.posterior_checks.task import Measurement, Run, Sampling, Task
 from batchnuts.experiments.posterior_checks.truths import known_moments
 from batchnuts.models import REGISTRY, build
 from batchnuts.settings.yaml import ConfigError
@@ -193,7 +193,7 @@ def test_the_largest_rhat_and_the_smallest_ess_are_each_of_their_own_element() -
     slow = np.repeat(rng.normal(size=(4, 50)), 10, axis=1)
     task = load_posteriors("posteriors.yaml").task("batchnuts", "gaussian", 64)
     run = Run({"x": np.stack([of_unlike_scales, slow], axis=2)}, 0, 1.0, 1.0)
-    figures = ReadySampling(task, Sampling(lambda seed: run, None), Preparation(0.0)).run(0)
+    figures = figures_of(Sampling(lambda seed: run, None), task, 0)
     assert (figures["rhat_of"], figures["ess_of"]) == ("x[0]", "x[1]")
     assert figures["rhat"] > 1.1
     assert figures["ess"] < 500
@@ -211,7 +211,7 @@ def test_a_target_whose_library_is_not_installed_is_skipped_by_name(load: Any, m
     task = config.task("ours", "gauss", 4)
     with pytest.raises(Unavailable, match=re.escape("inference_gym is not installed: pip install 'batchnuts[gym]'")):
         prepare(task)
-    absent = task.row(Attempt("missing", 0, 0, "here", "2026", note="inference_gym is not installed"))
+    absent = row_of(Measurement, task, Attempt("missing", 0, 0, "here", "2026", note="inference_gym is not installed"))
     found = PosteriorResults(config, [absent])
     assert found.failures == []
     said = posteriors.POSTERIORS.claims(found)
@@ -228,7 +228,7 @@ def row(task: Task, moments: Moments, **changes: Any) -> Measurement:
         "ess_of": "x[1]", "lines": 3, "moments": encode(moments), "load": 0.5,
     }  # fmt: skip
     attempt = Attempt("ok", 0, 0, "here", "2026-01-01T00:00:00", Preparation(0.1), {**figures, **changes})
-    return task.row(attempt)
+    return row_of(Measurement, task, attempt)
 
 
 def right(shape: tuple[int, ...] = (), mean: float = 0.0, error: float = 0.01) -> Moment:
@@ -288,7 +288,8 @@ def test_without_a_reference_nothing_is_right(load: Any) -> None:
     lost = PosteriorResults(config, found.rows[:3])
     assert [verdict.reasons for verdict in lost.failures] == [("no reference: theirs has no run (not measured yet)",)]
     message = "Install it with pip install 'batchnuts[peers]'."
-    absent = config.task("numpyro", "schools", 3).row(Attempt("missing", 0, 0, "here", "2026", note=message))
+    task = config.task("numpyro", "schools", 3)
+    absent = row_of(Measurement, task, Attempt("missing", 0, 0, "here", "2026", note=message))
     without = PosteriorResults(config, [*found.rows[:3], absent])
     assert [verdict.reasons for verdict in without.failures] == [
         (f"no reference: theirs has no run (missing: {message})",)
@@ -310,14 +311,14 @@ def test_a_failure_is_an_exit_code_and_a_row_is_not_measured_again(
     assert file.read() == list(found.rows)
     # all rows are there: no process is started
     monkeypatch.setattr("batchnuts.experiments.harness.measuring.Worker", None)
-    assert posteriors.main(["--config", "my.yaml"]) == 1
+    assert main(posteriors.EXPERIMENT, ["--config", "my.yaml"]) == 1
     message = capsys.readouterr().err
     assert "1 of 2 posteriors are not right" in message
     assert "schools, ours: 1 of 18 |z| above" in message
     assert {path.name for path in Path("out").iterdir()} >= {"summary.md", "posteriors.png", "comparisons.csv"}
     lines = Path("out/comparisons.csv").read_text().splitlines()
     assert len(lines) == 1 + 2 * 2 * 2 + 18
-    assert posteriors.main(["--config", "my.yaml", "problems.schools=null"]) == 0
+    assert main(posteriors.EXPERIMENT, ["--config", "my.yaml", "problems.schools=null"]) == 0
 
 
 def test_a_config_that_changes_meanwhile_is_not_sampled_as_what_it_was(load: Any) -> None:
@@ -432,10 +433,10 @@ def test_both_samplers_run_and_agree(load: Any, capfd: pytest.CaptureFixture[str
         "problems.schools.options=null", "verdict.divergences=0.01",
     ]  # fmt: skip
     command = ["--config", "my.yaml", "output.folder=out", *(key for key in enough if "options=null" not in key)]
-    assert posteriors.main([*command, "problems.schools.options={}"]) == 0, capfd.readouterr().err
+    assert main(posteriors.EXPERIMENT, [*command, "problems.schools.options={}"]) == 0, capfd.readouterr().err
     rows = RowsFile(Path("out/measurements.csv"), Measurement).read()
     assert [each.status for each in rows] == ["ok"] * 4
     assert {each.sampler: each.lines for each in rows} == {"batchnuts": rows[2].lines, "numpyro": 7}
     before = Path("out/measurements.csv").read_text()
-    assert posteriors.main([*command, "problems.schools.options={}"]) == 0
+    assert main(posteriors.EXPERIMENT, [*command, "problems.schools.options={}"]) == 0
     assert Path("out/measurements.csv").read_text() == before

@@ -17,7 +17,7 @@ from batchnuts.experiments.harness.experiment import main
 from batchnuts.experiments.harness.measuring import Measuring
 from batchnuts.experiments.harness.rows import RowsFile
 from batchnuts.experiments.samplers.config import load_experiment
-from batchnuts.experiments.samplers.measurements import Measurement
+from batchnuts.experiments.samplers.task import Measurement
 
 TINY = {
     "figure6": [

@@ -17,39 +17,28 @@ from batchnuts.experiments.harness.provenance import note_environment, read_envi
 from batchnuts.experiments.harness.results import Value
 from batchnuts.experiments.harness.rows import MeasurementsError, RowsFile
 from batchnuts.experiments.harness.summary import format_figure, shown, table
+from batchnuts.experiments.harness.task import Attempt, Preparation, row_of
 from batchnuts.experiments.samplers.comparison import comparison_table
 from batchnuts.experiments.samplers.config import load_experiment
-from batchnuts.experiments.samplers.measurements import Measurement
-from batchnuts.experiments.samplers.results import Results, judge
-from batchnuts.experiments.samplers.subject import SAMPLERS
-from batchnuts.experiments.samplers.summary import size_table
-from batchnuts.experiments.samplers.task import describe
+from batchnuts.experiments.samplers.results import Results
+from batchnuts.experiments.samplers.summary import SAMPLERS, size_table
+from batchnuts.experiments.samplers.task import Measurement
 
 EXPERIMENTS = {"figure6.yaml": figure6.EXPERIMENT, "figure7.yaml": figure7.EXPERIMENT, "fsm.yaml": fsm.EXPERIMENT}
 AN_EXPERIMENT = Experiment(SAMPLERS, "my", "Title", "Why?", lambda _: {}, lambda _: "## Tables")
 
 
 def row(task: Any, repetition: int, seconds: float = 1.0, useful: int = 100, status: Any = "ok") -> Measurement:
+    figures = {
+        "seconds": seconds, "useful_gradients": useful, "executed_gradients": 200, "lockstep_gradients": 400,
+        "asynchronous_gradients": 100, "ess_min": 10.0, "ess_mean": 11.0, "peak_memory_mb": 1.0, "load": 0.0,
+    }  # fmt: skip
     ok = status == "ok"
-    return Measurement(
-        **describe(task),
-        status=status,
-        repetition=repetition,
-        seed=repetition,
-        seconds=seconds if ok else None,
-        useful_gradients=useful if ok else None,
-        executed_gradients=200 if ok else None,
-        lockstep_gradients=400 if ok else None,
-        asynchronous_gradients=100 if ok else None,
-        ess_min=10.0 if ok else None,
-        ess_mean=11.0 if ok else None,
-        prepare_seconds=1.0,
-        peak_memory_mb=1.0,
-        load=0.0,
-        environment="here",
-        started="2026-01-01T00:00:00+00:00",
+    attempt = Attempt(
+        status, repetition, repetition, "here", "2026-01-01T00:00:00+00:00", Preparation(1.0), figures if ok else {},
         note="" if ok else "a reason",
-    )
+    )  # fmt: skip
+    return row_of(Measurement, task, attempt)
 
 
 @pytest.fixture
@@ -116,7 +105,7 @@ DOUBT = ", but the runs differ enough to doubt it"
 )
 def test_verdicts_are_true_of_the_figures(changes: Any, seen: Any, word: str, results: Results) -> None:
     claim = results.config.claims["faster"].model_copy(update=changes)
-    verdict = judge(results, claim)
+    verdict = results.judge(claim)
     assert verdict.seen == seen
     assert verdict.word == word
 
@@ -180,7 +169,7 @@ def test_rounding_does_not_bring_a_figure_to_a_bound_that_it_misses() -> None:
 def test_a_run_without_an_effective_sample_size_is_no_figure(results: Results) -> None:
     rows = [replace(r, ess_min=float("nan")) if r.repetition == 1 else r for r in results.rows]
     claim = results.config.claims["faster"].model_copy(update={"measure": "ess_per_minute", "chains": 2})
-    verdict = judge(Results(results.config, rows), claim)
+    verdict = Results(results.config, rows).judge(claim)
     assert (verdict.seen, verdict.word) == (None, "not measured")
 
 

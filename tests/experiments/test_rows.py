@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
+from batchnuts.experiments.harness import rows
 from batchnuts.experiments.harness.rows import MeasurementsError, RowsFile, Status
-from batchnuts.experiments.posterior_checks import measurements as posteriors
-from batchnuts.experiments.samplers import measurements as samplers
-from batchnuts.experiments.time_to_answer import measurements as answer
-from batchnuts.experiments.vectorizers import measurements as vectorizers
+from batchnuts.experiments.posterior_checks import task as posteriors
+from batchnuts.experiments.samplers import task as samplers
+from batchnuts.experiments.time_to_answer import task as answer
+from batchnuts.experiments.vectorizers import task as vectorizers
 
 RESULTS = sorted((Path(__file__).resolve().parents[2] / "docs" / "results").glob("*/measurements.csv"))
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(rows.Row):
     """One column of each type."""
 
     task: str
@@ -29,8 +30,7 @@ class Row:
     seconds: float
     load: float | None
 
-    def lacks(self) -> str | None:
-        return "found no task; expected one" if self.status == "ok" and not self.task else None
+    needed = ("task", "seconds")
 
 
 HEAD = "task,status,repetition,calls,seconds,load\n"
@@ -78,8 +78,10 @@ def test_values_have_the_types_of_their_columns(file: RowsFile[Row]) -> None:
         ("a,ok,1,1,inf,1.0", "column seconds: found 'inf'; expected float"),
         ("a,ok,1,1,1.0,-inf", "column load: found '-inf'; expected float | None"),
         ("a,fine,1,1,1.0,1.0", "column status: found 'fine'; expected one of ok, missing, failed, stopped"),
+        ("a,ok,1,1,0.0,1.0", "found a run (status ok) without task or seconds; expected numbers above 0, and texts"),
+        ("a,ok,1,1,-1.0,1.0", "found a run (status ok) without task or seconds; expected numbers above 0, and texts"),
         ("a,ok,1,1,1.0", "found 5 values; expected 6"),
-        (",ok,1,1,1.0,1.0", "found no task; expected one"),
+        (",ok,1,1,1.0,1.0", "found a run (status ok) without task or seconds; expected numbers above 0, and texts"),
     ],
 )
 def test_what_is_no_row_is_named_with_file_line_and_remedy(line: str, message: str, file: RowsFile[Row]) -> None:

@@ -20,15 +20,14 @@ from batchnuts.experiments.harness.outputs import difference, fingerprint
 from batchnuts.experiments.harness.processes import Missing, NoAnswer
 from batchnuts.experiments.harness.results import Value
 from batchnuts.experiments.harness.rows import RowsFile
-from batchnuts.experiments.harness.task import Preparation
+from batchnuts.experiments.harness.summary import claims_table
+from batchnuts.experiments.harness.task import Attempt, Preparation, row_of
 from batchnuts.experiments.harness.whole_groups import WholeGroups
 from batchnuts.experiments.vectorizers import task as task_module
 from batchnuts.experiments.vectorizers.config import VectorizingConfig, load_vectorizing
-from batchnuts.experiments.vectorizers.measurements import Measurement
 from batchnuts.experiments.vectorizers.registry import KINDS
 from batchnuts.experiments.vectorizers.results import VectorizingResults
-from batchnuts.experiments.vectorizers.summary import claims_table
-from batchnuts.experiments.vectorizers.task import Task, describe
+from batchnuts.experiments.vectorizers.task import Measurement, Task
 from batchnuts.experiments.vectorizers.timing import prepare
 from batchnuts.settings.yaml import ConfigError
 
@@ -263,7 +262,7 @@ def test_a_failure_is_reported_and_the_others_go_on(config: VectorizingConfig) -
     rows = measured(config, "linear")
     notes = {(row.method, row.size): (row.status, row.note) for row in rows if not row.ok}
     assert notes["tensorflow", 2] == ("failed", "no rule for Svd")
-    assert notes["tensorflow", 3] == ("stopped", "failed at size 2: no rule for Svd")
+    assert notes["tensorflow", 3] == ("stopped", "failed with size 2: no rule for Svd")
     assert notes["jax", 3] == ("missing", "pip install it")
     assert sum(row.ok for row in rows) == 3 * 2 * 2
 
@@ -358,7 +357,7 @@ def test_progress_counts_timings_of_groups_that_are_under_way(config: Vectorizin
     wanted = 2 * 2 * len(config.curves_of("linear"))
     assert {total for _, _, total in notes} == {wanted}
     assert [done for _, done, _ in notes] == sorted(done for _, done, _ in notes)
-    assert notes[0] == ("a product, size 2, ours: compiles", 0, wanted)
+    assert notes[0] == ("ours, a product, size 2: compiles", 0, wanted)
     assert notes[-1][1] == wanted - 1
 
 
@@ -400,7 +399,7 @@ def test_a_slow_way_goes_to_no_larger_size(config: VectorizingConfig) -> None:
     rows = measured(config, "linear")
     (stopped,) = (row for row in rows if not row.ok)
     assert (stopped.method, stopped.size, stopped.status) == ("sequential", 3, "stopped")
-    assert stopped.note == "a call with size 2 took 9.0 s, more than 5 s"
+    assert stopped.note == "a run with size 2 took 9.0 s, more than 5 s"
 
 
 # Results.
@@ -408,10 +407,11 @@ def test_a_slow_way_goes_to_no_larger_size(config: VectorizingConfig) -> None:
 
 def a_row(config: VectorizingConfig, curve: str, size: int, repetition: int, seconds: float) -> Measurement:
     task = config.task(curve, "linear", size)
-    return Measurement(
-        **describe(task), group="a", status="ok", repetition=repetition, seconds=seconds, calls=1, units=12.0,
-        difference=0.0, prepare_seconds=1.0, load=0.0, environment="here", started="2026-01-01", note="",
+    attempt = Attempt(
+        "ok", repetition, 0, "here", "2026-01-01", Preparation(1.0, figures={"units": 12.0}),
+        {"seconds": seconds, "calls": 1, "load": 0.0}, "a", 0.0,
     )  # fmt: skip
+    return row_of(Measurement, task, attempt)
 
 
 def test_ratios_compare_timings_of_the_same_turn(config: VectorizingConfig) -> None:
@@ -423,15 +423,15 @@ def test_ratios_compare_timings_of_the_same_turn(config: VectorizingConfig) -> N
     results = VectorizingResults(config, rows)
     ratio = results.ratio("ours", "sequential", "linear", 2)
     assert ratio is not None
-    assert asdict(ratio.value) == pytest.approx(asdict(Value(2, 2.5, 2.0, 3.0, 2)))
+    assert asdict(ratio) == pytest.approx(asdict(Value(2, 2.5, 2.0, 3.0, 2)))
     assert results.rate("ours", "linear", 2) == Value(2, 6.6, 1.2, 12.0, 2)
-    lowest, verdict = results.judge(config.claims["faster"])
-    assert lowest is not None
-    assert (lowest.value.size, lowest.value.value, verdict) == (3, 1.0, "holds")
+    verdict = results.judge(config.claims["faster"])
+    assert verdict.seen is not None
+    assert (verdict.seen.size, verdict.seen.value, verdict.word) == (3, 1.0, "holds")
     assert results.ratio("ours", "jax", "linear", 2) is None
     other = [replace(row, group="b") if row.method == "pfor" else row for row in rows]
     assert VectorizingResults(config, other).ratio("ours", "sequential", "linear", 2) is None
-    assert "**holds**" in claims_table(results)
+    assert "**holds**" in claims_table(results.verdicts())
     assert pfor_benchmark.rates_table(results, "linear").splitlines()[-2:] == [
         "| loop | 3.2 (0.42) | 12 (1) |", "| jax | - | - |",
     ]  # fmt: skip

@@ -21,11 +21,12 @@ import xarray
 
 from batchnuts.cli.config import RunConfig, build_model, load_config
 from batchnuts.experiments.harness.rows import RowsFile
+from batchnuts.experiments.harness.run_configs import overrides_of
 from batchnuts.experiments.harness.summary import table
-from batchnuts.experiments.posterior_checks.config import KNOWN, PosteriorsConfig, load_posteriors, overrides_of
-from batchnuts.experiments.posterior_checks.measurements import Measurement
+from batchnuts.experiments.posterior_checks.config import KNOWN, PosteriorsConfig, load_posteriors
 from batchnuts.experiments.posterior_checks.moments import Moments, compare, summarize, transformed
 from batchnuts.experiments.posterior_checks.results import PosteriorResults
+from batchnuts.experiments.posterior_checks.task import Measurement
 from batchnuts.experiments.posterior_checks.truths import known_moments
 from batchnuts.mcmc.storage.stored_run import is_complete
 
