@@ -19,6 +19,7 @@ from batchnuts.experiments.harness.experiment import Experiment, main
 from batchnuts.experiments.harness.results import Value
 from batchnuts.experiments.samplers.comparison import compared, comparison_table
 from batchnuts.experiments.samplers.config import Measure
+from batchnuts.experiments.samplers.pictures import draw_measure
 from batchnuts.experiments.samplers.results import QUANTITIES, Results
 from batchnuts.experiments.samplers.summary import SAMPLERS, measure_tables
 
@@ -47,11 +48,8 @@ def pictures(results: Results) -> Mapping[str, Any]:
         ]
         figure, axes = plots.new_figure(len(measures), f"NUTS on {settings.label}, {config.run.device.upper()}", 5.0)
         for measure, place in zip(measures, axes, strict=True):
-            for number, (name, curve) in enumerate(config.curves.items()):
-                plots.draw_curve(place, results.values(measure, name, problem), curve.label, number, flat=curve.flat)
             axis = QUANTITIES[measure].axis
-            title = f"{axis[0].upper()}{axis[1:]}"
-            plots.finish(place, x="chains", y=axis, title=title, sizes=config.run.chains, log_y=True)
+            draw_measure(place, results, measure, problem, title=f"{axis[0].upper()}{axis[1:]}")
         if measures:
             drawn[f"benchmark_{problem}"] = figure
     return drawn

@@ -19,7 +19,8 @@ from typing import Any
 
 from batchnuts.experiments.harness import plots
 from batchnuts.experiments.harness.experiment import Experiment, main
-from batchnuts.experiments.samplers.results import QUANTITIES, Results
+from batchnuts.experiments.samplers.pictures import draw_measure
+from batchnuts.experiments.samplers.results import Results
 from batchnuts.experiments.samplers.summary import SAMPLERS, size_table
 
 QUESTION = """\
@@ -39,28 +40,14 @@ def pictures(results: Results) -> Mapping[str, Any]:
     throughput, axes = plots.new_figure(len(panels), f"NUTS on {config.problems[problem].label}, {run}")
     for panel, place in zip(panels, axes, strict=True):
         chosen = [name for name, curve in config.curves.items() if curve.panel == panel]
-        for number, name in enumerate(chosen):
-            curve = config.curves[name]
-            plots.draw_curve(place, results.values("rate", name, problem), curve.label, number, flat=curve.flat)
-        plots.finish(place, x="chains", y=QUANTITIES["rate"].axis, title=panel, sizes=config.run.chains, log_y=True)
+        draw_measure(place, results, "rate", problem, title=panel, curves=chosen)
     drawn = {"figure6": throughput}
-    utilizations = {
-        name: results.values("utilization", name, problem) for name, curve in config.curves.items() if not curve.flat
-    }
-    if not any(utilizations.values()):
+    batched = [name for name, curve in config.curves.items() if not curve.flat]
+    if not any(results.values("utilization", name, problem) for name in batched):
         return drawn  # none of these libraries reports how many gradients it computed
     shares, (place,) = plots.new_figure(1, f"NUTS on {config.problems[problem].label}, {run}", height=5.0)
-    for number, (name, curve) in enumerate(config.curves.items()):
-        if not curve.flat:
-            plots.draw_curve(place, utilizations[name], curve.label, number)
-    plots.finish(
-        place,
-        x="chains",
-        y=QUANTITIES["utilization"].axis,
-        title="Share of useful gradients",
-        sizes=config.run.chains,
-        log_y=False,
-    )
+    title = "Share of useful gradients"
+    draw_measure(place, results, "utilization", problem, title=title, curves=batched, log_y=False)
     return {**drawn, "figure6_utilization": shares}
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from batchnuts.experiments.harness import plots
 from batchnuts.experiments.harness.experiment import Experiment, main
 from batchnuts.experiments.harness.summary import format_figure, table
+from batchnuts.experiments.samplers.pictures import draw_measure
 from batchnuts.experiments.samplers.results import QUANTITIES, Results
 from batchnuts.experiments.samplers.summary import SAMPLERS, size_table
 
@@ -36,7 +37,6 @@ def pictures(results: Results) -> Mapping[str, Any]:
     """One panel for each group of curves, on the first problem."""
     config = results.config
     problem = next(iter(config.problems))
-    quantity = QUANTITIES["utilization"]
     drawn = {
         name: curve for name, curve in config.curves.items() if curve.panel and problem in config.problems_of(name)
     }
@@ -46,13 +46,11 @@ def pictures(results: Results) -> Mapping[str, Any]:
     figure, axes = plots.new_figure(len(panels), f"NUTS on {config.problems[problem].label}")
     for panel, place in zip(panels, axes, strict=True):
         chosen = [name for name, curve in drawn.items() if curve.panel == panel]
-        for number, name in enumerate(chosen):
-            plots.draw_curve(place, results.values("utilization", name, problem), drawn[name].label, number)
-        sizes = {size for name in chosen for size in config.chains_of(name)}
         if len({drawn[name].transitions for name in chosen}) == 1:
             bound = results.values("asynchronous_utilization", chosen[0], problem)
             plots.draw_bound(place, bound, "if no chain ever waited")
-        plots.finish(place, x="chains", y=quantity.axis, title=panel, sizes=sizes, log_y=False)
+        sizes = {size for name in chosen for size in config.chains_of(name)}
+        draw_measure(place, results, "utilization", problem, title=panel, curves=chosen, sizes=sizes, log_y=False)
     return {"figure7": figure}
 
 

@@ -17,7 +17,8 @@ from typing import Any
 from batchnuts.experiments.harness import plots
 from batchnuts.experiments.harness.experiment import Experiment, main
 from batchnuts.experiments.samplers.config import Measure
-from batchnuts.experiments.samplers.results import QUANTITIES, Results
+from batchnuts.experiments.samplers.pictures import draw_measure
+from batchnuts.experiments.samplers.results import Results
 from batchnuts.experiments.samplers.summary import SAMPLERS, measure_tables
 
 QUESTION = """\
@@ -32,12 +33,8 @@ def pictures(results: Results) -> Mapping[str, Any]:
     """A panel for each problem."""
     config = results.config
     figure, axes = plots.new_figure(len(config.problems), f"NUTS, {config.run.device.upper()}")
-    quantity = QUANTITIES["ess_per_minute"]
     for problem, place in zip(config.problems, axes, strict=True):
-        for number, (name, curve) in enumerate(config.curves.items()):
-            plots.draw_curve(place, results.values("ess_per_minute", name, problem), curve.label, number)
-        title = config.problems[problem].label
-        plots.finish(place, x="chains", y=quantity.axis, title=title, sizes=config.run.chains, log_y=True)
+        draw_measure(place, results, "ess_per_minute", problem, title=config.problems[problem].label)
     return {"fsm": figure}
 
 

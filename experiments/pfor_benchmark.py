@@ -40,12 +40,14 @@ def pictures(results: VectorizingResults) -> Mapping[str, Any]:
         )
         for workload, place in zip(workloads, axes, strict=True):
             work = config.workloads[workload]
-            for number, (name, curve) in enumerate(config.curves.items()):
-                if name in config.curves_of(workload):
-                    plots.draw_curve(place, results.rates(name, workload), curve.label, number)
             kind = KINDS[work.kind]
-            plots.finish(
-                place, x=kind.size, y=f"{kind.unit} per second", title=work.label, sizes=work.sizes, log_y=True
+            known = config.curves_of(workload)
+            drawn = [  # also those without values, so that a curve has one colour in all panels
+                (curve.label, results.rates(name, workload) if name in known else [], False)
+                for name, curve in config.curves.items()
+            ]
+            plots.draw_panel(
+                place, drawn, x=kind.size, y=f"{kind.unit} per second", title=work.label, sizes=work.sizes, log_y=True
             )
         figures[picture] = figure
     return figures

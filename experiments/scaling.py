@@ -119,30 +119,27 @@ def pictures(results: Results) -> Mapping[str, Any]:
     names = panels(results.config)
     if not names:
         return {}
-    rate, figures = QUANTITIES["typical_rate"].axis, {}
+    figures = {}
     for panel in names:
-        label, drawn = AXES[panel].label, lines(results, panel)
-        figure, (place,) = plots.new_figure(1, f"What a gradient of NUTS costs, against {label}")
-        for number, line in enumerate(drawn):
-            plots.draw_curve(place, [point[0] for point in line.points], line.curve.label, number)
-        sizes = {point[0].size for line in drawn for point in line.points}
-        plots.finish(place, x=label, y=rate, title="", sizes=sizes, log_y=True)
-        figures[f"scaling_{panel}"] = figure
+        label = AXES[panel].label
+        figures[f"scaling_{panel}"], (place,) = plots.new_figure(1, f"What a gradient of NUTS costs, against {label}")
+        drawn = [(line.curve.label, [rate for rate, *_ in line.points]) for line in lines(results, panel)]
+        _draw(place, drawn, label, QUANTITIES["typical_rate"].axis)
     memory, (place,) = plots.new_figure(1, "What memory NUTS takes")
-    ours = [line for panel in names for line in lines(results, panel) if line.curve.sampler == "batchnuts"]
-    for number, line in enumerate(ours):
-        values = [replace(peak, size=_kilobytes(draws)) for _, peak, draws in line.points]
+    drawn = []
+    for line in (line for panel in names for line in lines(results, panel) if line.curve.sampler == "batchnuts"):
+        values = [replace(peak, size=max(round(1000 * draws), 1)) for _, peak, draws in line.points]
         values.sort(key=lambda value: value.size)
-        plots.draw_curve(place, values, f"growing {AXES[line.curve.panel].label}", number)
-    sizes = {_kilobytes(draws) for line in ours for _, _, draws in line.points}
-    plots.finish(
-        place, x="all positions drawn, kB", y="peak memory of the process, MB", title="", sizes=sizes, log_y=True
-    )
+        drawn.append((f"growing {AXES[line.curve.panel].label}", values))
+    _draw(place, drawn, "all positions drawn, kB", "peak memory of the process, MB")
     return {**figures, "scaling_memory": memory}
 
 
-def _kilobytes(megabytes: float) -> int:
-    return max(round(1000 * megabytes), 1)
+def _draw(axes: Any, drawn: Sequence[tuple[str, Sequence[Value]]], x: str, y: str) -> None:
+    """A panel of curves: (label, values)."""
+    sizes = {value.size for _, values in drawn for value in values}
+    curves = ((label, values, False) for label, values in drawn)
+    plots.draw_panel(axes, curves, x=x, y=y, title="", sizes=sizes, log_y=True)
 
 
 def tables(results: Results) -> str:

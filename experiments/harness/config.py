@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -130,6 +130,7 @@ class Config(ABC, Generic[Limiting]):
     """The sections in order; the first says what is measured."""
     curves: Mapping[str, Labelled]
     measurement: Limiting
+    claims: Mapping[str, Claim] = field(default_factory=dict)
     output: ResultsSettings
 
     @property

@@ -120,21 +120,11 @@ def finish(axes: Any, *, x: str, y: str, title: str, sizes: Iterable[int], log_y
         axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.2), borderaxespad=0.0)  # below: it hides no curve
 
 
-@styled
-def draw_panel(
-    axes: Any,
-    curves: Sequence[tuple[str, bool, Sequence[Value]]],
-    *,
-    x: str,
-    y: str,
-    title: str,
-    sizes: Iterable[int],
-    log_y: bool = True,
-) -> None:
-    """A panel of curves: (label, flat, values) of each."""
-    for number, (label, flat, values) in enumerate(curves):
+def draw_panel(axes: Any, curves: Iterable[tuple[str, Sequence[Value], bool]], **finishing: Any) -> None:
+    """A panel of curves: (label, values, flat) of each; `finishing` goes to `finish`."""
+    for number, (label, values, flat) in enumerate(curves):
         draw_curve(axes, values, label, number, flat=flat)
-    finish(axes, x=x, y=y, title=title, sizes=sizes, log_y=log_y)
+    finish(axes, **finishing)
 
 
 @styled

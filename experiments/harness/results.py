@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -107,3 +108,16 @@ class PointResults(Generic[C, R]):
         """The reason in words."""
         rows = self.rows_of(curve, target, size)
         return next((f"{row.status}: {row.note}" for row in rows), "not measured yet")
+
+
+@dataclass(frozen=True)
+class ClaimResults(PointResults[C, R], ABC):
+    """Results with claims on them."""
+
+    @abstractmethod
+    def judge(self, claim: Any, /) -> Verdict:
+        """A claim beside its figure."""
+
+    def verdicts(self) -> list[Verdict]:
+        """Every claim beside its figure."""
+        return [self.judge(claim) for claim in self.config.claims.values()]

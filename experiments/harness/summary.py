@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from batchnuts.experiments.harness.provenance import read_environments
-from batchnuts.experiments.harness.results import PointResults, Value, Verdict
+from batchnuts.experiments.harness.results import ClaimResults, PointResults, Value
 from batchnuts.experiments.harness.rows import Row
 
 
-def claims_table(verdicts: Sequence[Verdict]) -> str:
+def claims_table(results: ClaimResults[Any, Any]) -> str:
     """Every claim with its verdict; columns that say something of some claim."""
     head = ("claim", "source", "figure", "holds from", "seen here (range)", "where", "verdict")
     rows = [
-        (v.claim.says, v.claim.source, v.figure, v.claim.bounds, v.words, v.where, f"**{v.word}**") for v in verdicts
+        (v.claim.says, v.claim.source, v.figure, v.claim.bounds, v.words, v.where, f"**{v.word}**")
+        for v in results.verdicts()
     ]
     if not rows:
         return ""
@@ -48,9 +49,11 @@ def gaps(results: PointResults[Any, Any], target: str, sizes: str) -> str:
 
 
 def made_with(results: PointResults[Any, Any], lines: Sequence[str], folder: Path) -> str:
-    """The environments that the rows name, and then how it was made."""
+    """The environments that the rows name, when they were made, and then what else there is to say of that."""
+    rows = results.runs()
+    days = [f"- {len(rows):,} runs, {when(rows)}."] if rows else []
     date_line = f"- Written {datetime.now(UTC).date().isoformat()}."
-    return "\n".join(["## How it was made", "", *machines(results.runs(), folder), *lines, date_line])
+    return "\n".join(["## How it was made", "", *machines(rows, folder), *days, *lines, date_line])
 
 
 def machines(rows: Sequence[Row], folder: Path) -> list[str]:

@@ -7,7 +7,7 @@ import io
 
 from batchnuts.experiments.harness.experiment import Subject
 from batchnuts.experiments.harness.row_by_row import RowByRow
-from batchnuts.experiments.harness.summary import format_figure, table, when
+from batchnuts.experiments.harness.summary import format_figure, table
 from batchnuts.experiments.posterior_checks.config import KNOWN, PosteriorsConfig, load_posteriors
 from batchnuts.experiments.posterior_checks.results import Compared, PosteriorResults, shown_rhat
 from batchnuts.experiments.posterior_checks.task import AUTOMATIC, Measurement
@@ -129,11 +129,8 @@ def comparisons_csv(results: PosteriorResults) -> str:
 
 
 def how_made(results: PosteriorResults) -> list[str]:
-    """The days, and how the figures were made."""
-    runs = results.runs()
-    lines = [f"- {len(runs)} runs, {when(runs)}."] if runs else []
+    """How the figures were made."""
     return [
-        *lines,
         "- z is the difference of two means, or of two standard deviations, over the root of the sum of their squared "
         "Monte Carlo standard errors (`mcse` of ArviZ; 0 where the truth is known). All are in comparisons.csv.",
         "- Each sampler runs in a process of its own, with nothing compiled before.",

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from batchnuts.experiments.harness.results import PointResults, Value, Verdict
+from batchnuts.experiments.harness.results import ClaimResults, Value, Verdict
 from batchnuts.experiments.harness.summary import shown
 from batchnuts.experiments.samplers.config import Claim, ExperimentConfig, Measure
 from batchnuts.experiments.samplers.task import Measurement
@@ -58,7 +58,7 @@ QUANTITIES: Mapping[Measure, Quantity] = {
 
 
 @dataclass(frozen=True)
-class Results(PointResults[ExperimentConfig, Measurement]):
+class Results(ClaimResults[ExperimentConfig, Measurement]):
     """The results of an experiment on samplers."""
 
     def value(self, measure: Measure, curve: str, problem: str, chains: int) -> Value | None:
@@ -109,10 +109,6 @@ class Results(PointResults[ExperimentConfig, Measurement]):
         if claim.over_curve is not None:
             words += f" / {curve_in_words(claim.over_curve, claim.over_chains or claim.chains)}"
         return words if claim.problem is None else f"{words}, {config.problems[claim.problem].label}"
-
-    def verdicts(self) -> list[Verdict]:
-        """Every claim beside its figure."""
-        return [self.judge(claim) for claim in self.config.claims.values()]
 
 
 def ratio(above: Value | None, below: Value | None) -> Value | None:

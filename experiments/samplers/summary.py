@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from batchnuts.experiments.harness.experiment import Subject
 from batchnuts.experiments.harness.results import Value
 from batchnuts.experiments.harness.row_by_row import RowByRow
-from batchnuts.experiments.harness.summary import claims_table, format_figure, table, when
+from batchnuts.experiments.harness.summary import claims_table, format_figure, table
 from batchnuts.experiments.samplers.config import ExperimentConfig, Measure, load_experiment
 from batchnuts.experiments.samplers.results import QUANTITIES, Quantity, Results
 from batchnuts.experiments.samplers.task import Measurement
@@ -44,20 +44,15 @@ def _cell(value: Value | None, quantity: Quantity) -> str:
 
 
 def how_made(results: Results) -> list[str]:
-    """How long it all took, and how the figures were summed up."""
-    runs = results.runs()
-    lines = []
-    if runs:
-        minutes = sum(row.seconds or 0.0 for row in runs) / 60
-        lines.append(f"- {minutes:.1f} minutes of timed runs, {when(runs)}.")
-    lines += differences(results)
+    """How long it all took, what differs between curves, and how the figures were summed up."""
     repetitions = results.config.measurement.repetitions
-    lines.append(
+    return [
+        f"- {sum(row.seconds or 0.0 for row in results.runs()) / 60:.1f} minutes of timed runs.",
+        *differences(results),
         f"- Every point that was measured has {repetitions} warm runs with different seeds{fewer(results)}, all in "
         "measurements.csv. Where a table does not say otherwise, rates are the best of them, utilizations their mean, "
-        "effective samples per minute their median; ranges are over all of them."
-    )
-    return lines
+        "effective samples per minute their median; ranges are over all of them.",
+    ]
 
 
 def differences(results: Results) -> list[str]:
@@ -100,6 +95,6 @@ SAMPLERS: Subject[ExperimentConfig, Measurement, Results] = Subject(
     results=Results,
     target="problem",
     sizes="chains",
-    claims=lambda results: claims_table(results.verdicts()),
+    claims=claims_table,
     how_made=how_made,
 )

@@ -8,7 +8,7 @@ from typing import Literal
 
 from typing_extensions import override
 
-from batchnuts.experiments.harness.results import PointResults, Value, Verdict
+from batchnuts.experiments.harness.results import ClaimResults, Value, Verdict
 from batchnuts.experiments.time_to_answer.config import AnswerConfig, Claim
 from batchnuts.experiments.time_to_answer.task import Measurement
 
@@ -16,7 +16,7 @@ Start = Literal["first", "second"]
 
 
 @dataclass(frozen=True)
-class AnswerResults(PointResults[AnswerConfig, Measurement]):
+class AnswerResults(ClaimResults[AnswerConfig, Measurement]):
     """The results of the times to an answer."""
 
     @override
@@ -44,10 +44,6 @@ class AnswerResults(PointResults[AnswerConfig, Measurement]):
         if own is None and self.rows_of(curve, problem, goal) and best is not None:
             return Value(goal, math.inf, math.inf, math.inf, best.repetitions)
         return None if own is None or best is None else own.over(best)
-
-    def verdicts(self) -> list[Verdict]:
-        """The verdict on every claim."""
-        return [self.judge(claim) for claim in self.config.claims.values()]
 
     def judge(self, claim: Claim) -> Verdict:
         """One claim. A posterior counts where ours was measured; one on which no peer gets there is ours."""

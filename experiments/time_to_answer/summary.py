@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from batchnuts.experiments.harness.experiment import Subject
 from batchnuts.experiments.harness.row_by_row import RowByRow
-from batchnuts.experiments.harness.summary import claims_table, format_figure, table, when
+from batchnuts.experiments.harness.summary import claims_table, format_figure, table
 from batchnuts.experiments.time_to_answer.config import AnswerConfig, load_answer
 from batchnuts.experiments.time_to_answer.results import AnswerResults
 from batchnuts.experiments.time_to_answer.task import Measurement
@@ -82,11 +82,9 @@ def _cells(row: Measurement) -> tuple[str, ...]:
 
 
 def how_made(results: AnswerResults) -> list[str]:
-    """The days, and how the figures were made."""
-    runs, limit = results.runs(), results.config.measurement.limit
-    lines = [f"- {len(runs)} runs, {when(runs)}."] if runs else []
+    """How the figures were made."""
+    limit = results.config.measurement.limit
     return [
-        *lines,
         "- A run is a process of its own. Its time is from its start to its end: imports, compiling, warmup, draws, "
         "the sampler's own diagnostics printed and the draws saved.",
         "- Then all saved draws are judged alike: the smallest bulk ESS (ArviZ) over all elements of all parameters, "
@@ -107,6 +105,6 @@ ANSWERS: Subject[AnswerConfig, Measurement, AnswerResults] = Subject(
     results=AnswerResults,
     target="posterior",
     sizes="effective draws",
-    claims=lambda results: claims_table(results.verdicts()),
+    claims=claims_table,
     how_made=how_made,
 )

@@ -13,11 +13,11 @@ from batchnuts.autobatch import pfor
 from batchnuts.experiments.harness.processes import Unavailable
 from batchnuts.experiments.samplers.tf_densities import place
 from batchnuts.experiments.vectorizers.registry import KINDS, NutsOptions
-from batchnuts.experiments.vectorizers.task import Ready, Task
+from batchnuts.experiments.vectorizers.task import Computation, Task
 from batchnuts.experiments.vectorizers.workloads import WORKLOADS, Tools, Work
 
 
-def ready(task: Task) -> Ready:
+def ready(task: Task) -> Computation:
     """Lay out the inputs and trace. Raises Unavailable where that cannot be."""
     options = KINDS[task.kind].options.model_validate(task.options)
     if isinstance(options, NutsOptions):
@@ -79,7 +79,7 @@ def _jacobian(function: Callable[[Any], Any], x: Any, *, vectorized: bool) -> An
 TOOLS: dict[str, Tools] = {"pfor": Pfor(), "tensorflow": TensorFlow(), "sequential": Sequential()}
 
 
-def _in_tensorflow(work: Work, task: Task) -> Ready:
+def _in_tensorflow(work: Work, task: Task) -> Computation:
     with place(task.device):
         tensors = {name: tf.constant(array) for name, array in work.inputs.items()}
 
@@ -98,10 +98,10 @@ def _in_tensorflow(work: Work, task: Task) -> Ready:
             tf.test.experimental.sync_devices()
         return result
 
-    return Ready(call, work.units, lambda result: [leaf.numpy() for leaf in tf.nest.flatten(result)])
+    return Computation(call, work.units, lambda result: [leaf.numpy() for leaf in tf.nest.flatten(result)])
 
 
-def _in_jax(work: Work, task: Task) -> Ready:
+def _in_jax(work: Work, task: Task) -> Computation:
     try:
         import jax
     except ImportError as error:
@@ -119,7 +119,7 @@ def _in_jax(work: Work, task: Task) -> Ready:
     tensors = {name: jax.numpy.asarray(array) for name, array in work.inputs.items()}
     program = work.in_jax()
     compiled = jax.jit(lambda tensors: program(Jax(), tensors))
-    return Ready(
+    return Computation(
         lambda: jax.block_until_ready(compiled(tensors)),
         work.units,
         lambda result: [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(result)],

@@ -8,11 +8,11 @@ from batchnuts.experiments.samplers import ours
 from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.task import Task as SamplerTask
 from batchnuts.experiments.vectorizers.registry import NutsOptions
-from batchnuts.experiments.vectorizers.task import Ready, Task
+from batchnuts.experiments.vectorizers.task import Computation, Task
 from batchnuts.models.logistic_regression import LogisticRegressionOptions
 
 
-def nuts(options: NutsOptions, task: Task) -> Ready:
+def nuts(options: NutsOptions, task: Task) -> Computation:
     """A run of `size` chains. Its units are the useful gradients of the first call: every call makes the same draws.
 
     The two densities differ by rounding, which a trajectory amplifies: their draws are not compared.
@@ -39,4 +39,4 @@ def nuts(options: NutsOptions, task: Task) -> Ready:
     def call() -> Any:
         return run()
 
-    return Ready(call, units, lambda _: [])
+    return Computation(call, units, lambda _: [])

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from batchnuts.experiments.harness.results import PointResults, Value, Verdict
+from batchnuts.experiments.harness.results import ClaimResults, Value, Verdict
 from batchnuts.experiments.harness.summary import shown
 from batchnuts.experiments.vectorizers.config import Claim, VectorizingConfig
 from batchnuts.experiments.vectorizers.task import Measurement
 
 
 @dataclass(frozen=True)
-class VectorizingResults(PointResults[VectorizingConfig, Measurement]):
+class VectorizingResults(ClaimResults[VectorizingConfig, Measurement]):
     """The results of an experiment on vectorizers."""
 
     def rate(self, curve: str, workload: str, size: int) -> Value | None:
@@ -52,7 +52,3 @@ class VectorizingResults(PointResults[VectorizingConfig, Measurement]):
         workload, lowest = min(ratios, key=lambda ratio: ratio[1].value)
         where = f"{self.config.workloads[workload].label}, {lowest.size:,} (minimum of {len(ratios)})"
         return Verdict(claim, lowest, shown(lowest, ".3g", (claim.at_least, claim.at_most)), figure, where)
-
-    def verdicts(self) -> list[Verdict]:
-        """Every claim beside its figure."""
-        return [self.judge(claim) for claim in self.config.claims.values()]

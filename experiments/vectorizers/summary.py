@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batchnuts.experiments.harness.experiment import Subject
-from batchnuts.experiments.harness.summary import claims_table, when
+from batchnuts.experiments.harness.summary import claims_table
 from batchnuts.experiments.harness.whole_groups import WholeGroups
 from batchnuts.experiments.vectorizers.config import VectorizingConfig, load_vectorizing
 from batchnuts.experiments.vectorizers.results import VectorizingResults
@@ -11,19 +11,14 @@ from batchnuts.experiments.vectorizers.task import Measurement
 
 
 def how_made(results: VectorizingResults) -> list[str]:
-    """The days, and how the figures were summed up."""
-    runs = results.runs()
-    lines = []
-    if runs:
-        lines.append(f"- {len(runs)} timings, {when(runs)}.")
-        apart = max((row.difference for row in runs if row.difference is not None), default=0.0)
-        lines.append(f"- The outputs of all ways agree to {apart:.1g} of their norm.")
-    lines.append(
+    """How far outputs are apart, and how the figures were summed up."""
+    apart = max((row.difference for row in results.runs() if row.difference is not None), default=0.0)
+    return [
+        f"- The outputs of all ways agree to {apart:.1g} of their norm.",
         f"- Every point has {results.config.measurement.repetitions} timings, all in measurements.csv. Speeds are "
         "their median. A ratio is the median over the repetitions, each of which times all ways, in an order that "
-        "changes; ranges are over all of them."
-    )
-    return lines
+        "changes; ranges are over all of them.",
+    ]
 
 
 VECTORIZERS: Subject[VectorizingConfig, Measurement, VectorizingResults] = Subject(
@@ -33,6 +28,6 @@ VECTORIZERS: Subject[VectorizingConfig, Measurement, VectorizingResults] = Subje
     results=VectorizingResults,
     target="workload",
     sizes="sizes",
-    claims=lambda results: claims_table(results.verdicts()),
+    claims=claims_table,
     how_made=how_made,
 )

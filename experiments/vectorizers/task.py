@@ -102,7 +102,7 @@ class Measurement(GroupRow):
 
 
 @dataclass(frozen=True)
-class Ready:
+class Computation:
     """A computation, compiled as far as its library allows."""
 
     call: Callable[[], Any]

@@ -11,7 +11,7 @@ import numpy as np
 
 from batchnuts.experiments.harness.outputs import fingerprint
 from batchnuts.experiments.harness.task import Figures, Preparation, Runnable
-from batchnuts.experiments.vectorizers.task import Ready, Task
+from batchnuts.experiments.vectorizers.task import Computation, Task
 
 _MOST_CALLS = 10_000
 _WARM_SECONDS = 0.03
@@ -35,7 +35,7 @@ def prepare(task: Task) -> Runnable:
     return Runnable(Preparation(seconds, outputs, {"units": computation.units}), partial(timed, computation, calls))
 
 
-def timed(computation: Ready, calls: int, seed: int) -> Figures:
+def timed(computation: Computation, calls: int, seed: int) -> Figures:
     """One timing of some calls together, of the same data whatever the seed; after some that are not timed, if they are
     many."""
     load = os.getloadavg()[0]

@@ -431,7 +431,7 @@ def test_ratios_compare_timings_of_the_same_turn(config: VectorizingConfig) -> N
     assert results.ratio("ours", "jax", "linear", 2) is None
     other = [replace(row, group="b") if row.method == "pfor" else row for row in rows]
     assert VectorizingResults(config, other).ratio("ours", "sequential", "linear", 2) is None
-    assert "**holds**" in claims_table(results.verdicts())
+    assert "**holds**" in claims_table(results)
     assert pfor_benchmark.rates_table(results, "linear").splitlines()[-2:] == [
         "| loop | 3.2 (0.42) | 12 (1) |", "| jax | - | - |",
     ]  # fmt: skip
