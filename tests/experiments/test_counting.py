@@ -90,8 +90,7 @@ def test_the_profiler_counts_the_same(options: Any) -> None:
     asked = task(**options)
     outcome = prepare(asked, Problem(GAUSS))(5)()
     chain = make_task_chain(asked, Problem(GAUSS))
-    names = {"executor", "backend", "mode", "schedule"}
-    _, profile = chain.program.run(*chain.arguments(5), profile=True, **chain.execution.model_dump(include=names))
+    _, profile = chain.program.run(*chain.arguments(5), profile=True, **chain.execution.run_options)
     (gradient,) = profile.costly().values()
     assert gradient.active == outcome.leapfrogs.sum()
     assert gradient.lanes_computed == outcome.executed_gradients
