@@ -116,8 +116,8 @@ class VectorizingConfig(Config[MeasurementSettings]):
 
     def curves_of(self, target: str) -> list[str]:
         """Names of those measured on a workload: all that its kind knows, or of them what it asks for."""
-        methods = KINDS[self.workloads[target].kind].methods
-        return [name for name in super().curves_of(target) if self.curves[name].method in methods]
+        chosen, methods = super().curves_of(target), KINDS[self.workloads[target].kind].methods
+        return [name for name, curve in self.curves.items() if name in chosen and curve.method in methods]
 
     def groups(self) -> Iterator[tuple[str, int, list[str]]]:
         """(workload, size, curves): what is measured together, in the order of measuring."""

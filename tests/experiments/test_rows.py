@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batchnuts.experiments.harness import rows
+from batchnuts.experiments.harness import rows, task
 from batchnuts.experiments.harness.rows import MeasurementsError, RowsFile, Status
+from batchnuts.experiments.harness.task import Attempt, Preparation, row_of
 from batchnuts.experiments.posterior_checks import task as posteriors
 from batchnuts.experiments.samplers import task as samplers
 from batchnuts.experiments.time_to_answer import task as answer
@@ -39,6 +40,57 @@ HEAD = "task,status,repetition,calls,seconds,load\n"
 @pytest.fixture
 def file(tmp_path: Path) -> RowsFile[Row]:
     return RowsFile(tmp_path / "rows.csv", Row)
+
+
+@dataclass(frozen=True)
+class Task(task.Task):
+    """With options, a switch, and a field that does not identify it."""
+
+    calls: int
+    options: dict[str, int]
+    switch: bool
+    folder: str = field(compare=False)
+
+    size_field = "calls"
+    size_words = "{} calls"
+
+
+@dataclass(frozen=True)
+class Told(rows.Row):
+    """Columns of which some are the task's, some the attempt's, and some figures."""
+
+    task: str
+    options: str
+    switch: int
+    calls: int
+    status: Status
+    repetition: int
+    seconds: float | None
+    of: str
+    prepare_seconds: float | None
+    load: float | None
+    environment: str
+    started: str
+    note: str
+
+
+def test_a_row_takes_each_column_by_its_name() -> None:
+    one = Task(3, {"b": 1, "a": 2}, True, "here")
+    attempt = Attempt("ok", 1, 7, "env", "now", Preparation(0.5), {"seconds": 2.0, "of": "x", "load": 0.1})
+    assert row_of(Told, one, attempt) == Told(
+        one.fingerprint(), '{"a": 2, "b": 1}', 1, 3, "ok", 1, 2.0, "x", 0.5, 0.1, "env", "now", ""
+    )
+    failed = row_of(Told, one, Attempt("failed", 0, 7, "env", "now", note="why\nso"))
+    assert (failed.seconds, failed.of, failed.prepare_seconds, failed.note) == (None, "", None, "why so")
+    with pytest.raises(AssertionError, match="Told has no column secnods"):
+        row_of(Told, one, replace(attempt, figures={"secnods": 2.0}))
+
+
+def test_tasks_that_differ_only_in_size_are_a_line() -> None:
+    one = Task(3, {}, True, "here")
+    assert replace(one, calls=4_000).line == one.line != replace(one, switch=False).line
+    assert replace(one, folder="there").fingerprint() == one.fingerprint() != replace(one, calls=4).fingerprint()
+    assert replace(one, calls=4_000).size_in_words == "4,000 calls"
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.parent.name)
