@@ -37,9 +37,7 @@ def pictures(results: Results) -> Mapping[str, Any]:
     """One panel for each group of curves, on the first problem."""
     config = results.config
     problem = next(iter(config.problems))
-    drawn = {
-        name: curve for name, curve in config.curves.items() if curve.panel and problem in config.problems_of(name)
-    }
+    drawn = {name: config.curves[name] for name in config.curves_of(problem) if config.curves[name].panel}
     panels = list(dict.fromkeys(curve.panel for curve in drawn.values()))
     if not panels:
         return {}  # all curves are the table's alone
@@ -68,7 +66,7 @@ def tables(results: Results) -> str:
     ]
     other_curves = [name for name in config.curves if set(config.problems_of(name)) - {problem}]
     if other_curves:
-        problems = [p for p in config.problems if any(p in config.problems_of(name) for name in other_curves)]
+        problems = [p for p in config.problems if set(config.curves_of(p)) & set(other_curves)]
         rows = []
         for name in other_curves:
             for chains in config.chains_of(name):

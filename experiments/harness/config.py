@@ -141,8 +141,8 @@ class Config(ABC, Generic[Limiting]):
 
     def curves_of(self, target: str) -> list[str]:
         """Names of the curves that are measured on a target."""
-        chosen = getattr(self.targets[target], "curves", None)
-        return list(self.curves if chosen is None else chosen)
+        settings = self.targets[target]
+        return list((settings.curves if isinstance(settings, Target) else None) or self.curves)
 
     @abstractmethod
     def points(self) -> Iterator[Point]:

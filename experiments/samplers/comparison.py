@@ -22,11 +22,8 @@ class Best:
 
 def curves_of(results: Results, role: str, problem: str) -> list[str]:
     """Names of the curves of samplers of a role (see registry.Registered) on a problem."""
-    return [
-        name
-        for name, curve in results.config.curves.items()
-        if REGISTRY[curve.sampler].role == role and problem in results.config.problems_of(name)
-    ]
+    config = results.config
+    return [name for name in config.curves_of(problem) if REGISTRY[config.curves[name].sampler].role == role]
 
 
 def best_peer(results: Results, measure: Measure, problem: str, chains: int) -> Best | None:

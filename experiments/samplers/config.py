@@ -175,6 +175,10 @@ class ExperimentConfig(Config[MeasurementSettings]):
         chosen = self.curves[curve].problems
         return list(self.problems) if chosen is None else list(chosen)
 
+    def curves_of(self, target: str) -> list[str]:
+        """Names of the curves that are measured on a problem."""
+        return [curve for curve in self.curves if target in self.problems_of(curve)]
+
     def chains_of(self, curve: str) -> list[int]:
         """Numbers of chains a curve is measured at."""
         return list(self.curves[curve].chains or self.run.chains)
@@ -184,8 +188,8 @@ class ExperimentConfig(Config[MeasurementSettings]):
         sizes = sorted({size for curve in self.curves for size in self.chains_of(curve)})
         for problem in self.problems:
             for size in sizes:
-                for curve in self.curves:
-                    if problem in self.problems_of(curve) and size in self.chains_of(curve):
+                for curve in self.curves_of(problem):
+                    if size in self.chains_of(curve):
                         yield curve, problem, size
 
     def resolved(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from batchnuts.experiments.samplers.jax_densities import log_density, use_jax
 from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.registry import NoOptions
-from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
+from batchnuts.experiments.samplers.task import Outcome, Prepared, Task, require_one_leapfrog
 
 
 def prepare(task: Task, problem: Problem) -> Prepared:
@@ -26,11 +26,7 @@ def prepare(task: Task, problem: Problem) -> Prepared:
     for or not.
     """
     NoOptions.model_validate(task.options)
-    if task.leapfrogs_per_leaf != 1:
-        raise MissingSampler(
-            f"Sampler numpyro takes one leapfrog per leaf; leapfrogs_per_leaf is {task.leapfrogs_per_leaf}, "
-            "set it to 1."
-        )
+    require_one_leapfrog("numpyro", task)
     placed = use_jax("numpyro", task.device, problem.dtype)
     import jax
     import numpyro

@@ -16,7 +16,7 @@ from batchnuts.experiments.samplers.task import Measurement
 def size_table(results: Results, measure: Measure, problem: str, curves: Sequence[str] | None = None) -> str:
     """Curves by numbers of chains, one problem; a point without the measure is `-`."""
     config = results.config
-    names = [curve for curve in (config.curves if curves is None else curves) if problem in config.problems_of(curve)]
+    names = [curve for curve in config.curves_of(problem) if curves is None or curve in curves]
     sizes = sorted({size for curve in names for size in config.chains_of(curve)})
     rows = []
     for curve in names:

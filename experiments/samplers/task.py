@@ -112,23 +112,20 @@ class Measurement(Row):
     @property
     def utilization(self) -> float | None:
         """Useful share of the gradients executed, where the sampler reports how many those were."""
-        if self.useful_gradients is None or not self.executed_gradients:
-            return None
-        return self.useful_gradients / self.executed_gradients
+        return self._useful_share(self.executed_gradients)
 
     @property
     def lockstep_utilization(self) -> float | None:
         """What utilization would be if all chains met after every trajectory."""
-        if self.useful_gradients is None or not self.lockstep_gradients:
-            return None
-        return self.useful_gradients / self.lockstep_gradients
+        return self._useful_share(self.lockstep_gradients)
 
     @property
     def asynchronous_utilization(self) -> float | None:
         """What it would be if no chain ever waited for another: the most that any schedule can reach."""
-        if self.useful_gradients is None or not self.asynchronous_gradients:
-            return None
-        return self.useful_gradients / self.asynchronous_gradients
+        return self._useful_share(self.asynchronous_gradients)
+
+    def _useful_share(self, gradients: int | None) -> float | None:
+        return None if self.useful_gradients is None or not gradients else self.useful_gradients / gradients
 
     @property
     def ess_per_minute(self) -> float | None:
@@ -142,6 +139,11 @@ def require_plain(sampler: str, task: Task) -> None:
     """Raise MissingSampler for what a sampler cannot do that runs on the CPU, with one leapfrog in each leaf."""
     if task.device != "cpu":
         raise MissingSampler(f"Sampler {sampler} runs on the CPU only; device is {task.device}, set it to cpu.")
+    require_one_leapfrog(sampler, task)
+
+
+def require_one_leapfrog(sampler: str, task: Task) -> None:
+    """Raise MissingSampler for several leapfrogs in each leaf."""
     if task.leapfrogs_per_leaf != 1:
         raise MissingSampler(
             f"Sampler {sampler} takes one leapfrog per leaf; leapfrogs_per_leaf is {task.leapfrogs_per_leaf}, set it "
