@@ -16,11 +16,13 @@ from tiny_posteriors import CONFIG
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.bridges.inference_gym import OFFLINE
+from batchnuts.cli.config import build_model, load_config
 from batchnuts.experiments import posteriors
 from batchnuts.experiments.harness.experiment import main
 from batchnuts.experiments.harness.processes import Unavailable
 from batchnuts.experiments.harness.rows import RowsFile
 from batchnuts.experiments.harness.task import Attempt, Preparation, row_of
+from batchnuts.experiments.posterior_checks import ours
 from batchnuts.experiments.posterior_checks.config import PosteriorsConfig, load_posteriors
 from batchnuts.experiments.posterior_checks.lines import lines_of_function, lines_of_model
 from batchnuts.experiments.posterior_checks.model_inputs import inputs_of
@@ -197,6 +199,20 @@ def test_the_largest_rhat_and_the_smallest_ess_are_each_of_their_own_element() -
     assert (figures["rhat_of"], figures["ess_of"]) == ("x[0]", "x[1]")
     assert figures["rhat"] > 1.1
     assert figures["ess"] < 500
+
+
+@pytest.mark.slow
+def test_what_is_not_compared_is_not_computed_and_its_names_do_no_harm() -> None:
+    """The Gaussian process names axes of its predictions, which are left out."""
+    changes = ["model.points=9", "sampler.chains=2", "sampler.warmup=8", "sampler.draws=4", "execution.cache=null"]
+    config = load_config("gaussian_process.yaml", [*changes, "execution.backend=jax", "sampler.max_tree_depth=2"])
+    model = build_model(config.model)
+    assert "f" in model.dims
+    task = load_posteriors("posteriors.yaml").task("batchnuts", "gaussian_process", 64)
+    draws = ours.prepare(task, config, model).run(0).draws
+    assert {name: array.shape for name, array in draws.items()} == dict.fromkeys(
+        ("length", "amplitude", "noise"), (2, 4)
+    )
 
 
 # --- targets of a library
