@@ -121,7 +121,11 @@ BAD = [
     ("execution: {cache: 1}\n", (), "execution.cache: found 1; expected auto, the path of a folder, or null"),
     ("", ("execution.cache=false",), "execution.cache: found False; expected auto, the path of a folder, or null"),
     ("sampler: {mode: xla}\n", (), "sampler.mode: unknown key; did you mean 'execution.expert.mode'?"),
-    ("execution: {backend: tensrflow}\n", (), "one of auto, jax, tensorflow, numpy; did you mean 'tensorflow'?"),
+    (
+        "execution: {backend: tensrflow}\n",
+        (),
+        "one of auto, native, jax, tensorflow, numpy; did you mean 'tensorflow'?",
+    ),
     ("sampler: 5\n", (), "my.yaml:2: sampler: found 5; expected a mapping with keys among chains, warmup"),
     ("sampelr: {}\n", (), "my.yaml:2: sampelr: unknown section; did you mean 'sampler'?"),
     ("chains: 4\n", (), "my.yaml:2: chains: unknown section; did you mean 'sampler.chains'?"),

@@ -25,6 +25,7 @@ WITHIN_AUTOBATCH = (
     ("scheduling",),
     ("backends",),
     ("runtime",),
+    ("native",),
     ("pipeline",),
     ("engines",),
     ("cached_functions",),

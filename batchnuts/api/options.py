@@ -69,7 +69,7 @@ class Options(TypedDict, total=False):
     strongest of them; unit keeps the identity. Default: 'diag'."""
     metric_rank: int
     """of the metric low_rank: directions with a correction, at most. Default: 16."""
-    backend: Literal["auto", "jax", "tensorflow", "numpy"]
+    backend: Literal["auto", "native", "jax", "tensorflow", "numpy"]
     """array library that runs the program; auto takes that of the density, and for one that runs on either JAX
     where it is installed. Default: 'auto'."""
     chunk_lanes: int | None

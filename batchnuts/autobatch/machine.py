@@ -86,16 +86,23 @@ class LaneProgram:
         """Structure of the TensorTypes of one lane's result."""
 
     def machine(
-        self, lanes: int, stack_depth: int, schedule: str | Schedule = "auto", ends_early: bool = False
+        self,
+        lanes: int,
+        stack_depth: int,
+        schedule: str | Schedule = "auto",
+        ends_early: bool = False,
+        grows: bool = False,
     ) -> ResumableMachine:
         """A machine for a number of lanes, with stacks of `stack_depth` frames.
 
+        grows: that is no limit of the user's, and the machine may make them deeper itself.
         ends_early: lanes start and halt soon, instead of waiting for others: for callers that restart lanes which have
         halted. Raises OptionError for an engine that cannot run it, or whose runs cannot be divided.
         """
         if reason := self.engine.refuses(self._compiled):
             raise OptionError(f"backend {self.engine.info.name!r} cannot run it: {reason}")
-        options = MachineOptions(stack_depth, None, schedule, ends_early=ends_early, identity=self._identity)
+        limit = None if grows else stack_depth
+        options = MachineOptions(limit, stack_depth, schedule, ends_early=ends_early, identity=self._identity)
         machine = self.engine.machine(self._compiled, self._backend, lanes, options)
         if not isinstance(machine, ResumableMachine):
             raise OptionError(f"backend {self.engine.info.name!r} runs programs as a whole, expected one that resumes")

@@ -77,6 +77,8 @@ def _all_ways() -> tuple[Way, ...]:
 
 
 WAYS = _all_ways()
+NATIVE = Way("virtual_machine", "native", "xla")
+"""Machine code; it has no schedules, and its floats are NumPy's but for elementary functions and the order of sums."""
 ON_NUMPY = tuple(way for way in WAYS if way.backend == "numpy")
 ON_TENSORFLOW = tuple(way for way in WAYS if way.backend == "tensorflow")
 ON_JAX = tuple(way for way in WAYS if way.backend == "jax")

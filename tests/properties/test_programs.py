@@ -21,7 +21,7 @@ from from_source import load
 from generator import lanes, program
 from hypothesis import given
 from hypothesis import strategies as st
-from ways import ON_JAX, ON_NUMPY, ON_TENSORFLOW, ORACLE, Way
+from ways import NATIVE, ON_JAX, ON_NUMPY, ON_TENSORFLOW, ORACLE, Way
 
 from batchnuts.autobatch.errors import BatchnutsError, LaneAssertionError, TypeConflictError
 from batchnuts.autobatch.language.pytree import flatten
@@ -129,6 +129,18 @@ def check_numbers(random: Random, *ways: Way) -> str:
 def test_numpy_agrees_with_plain_python(random: Random) -> None:
     """Each program in some of the ways, which it draws."""
     check(random, *random.sample(ON_NUMPY, 3))
+
+
+@examples(12)
+@given(randoms)
+def test_machine_code_agrees_with_plain_python(random: Random) -> None:
+    check(random, NATIVE)
+
+
+@examples(16)
+@given(randoms)
+def test_machine_code_agrees_with_plain_python_at_the_edges_of_dtypes(random: Random) -> None:
+    check_numbers(random, NATIVE)
 
 
 @examples(20)

@@ -85,7 +85,7 @@ def test_it_is_one_of_all(lane_by_lane: str) -> None:
     assert engine_infos()[lane_by_lane].title == "one lane after another"
     assert "lane_by_lane" not in {name for name, info in engine_infos().items() if info.profiles}
     with pytest.raises(
-        OptionError, match="one of auto, jax, tensorflow, numpy, reference, lane_by_lane, or a Backend object"
+        OptionError, match="one of auto, native, jax, tensorflow, numpy, reference, lane_by_lane, or a Backend object"
     ):
         triangle.run(N, backend="lane by lane")
     with pytest.raises(OptionError, match="found a second engine 'lane_by_lane'"):
@@ -122,7 +122,8 @@ def test_an_array_engine_says_in_which_modes_it_is_compiled() -> None:
     compiled = {
         name: [m for m in ("xla", "graph", "eager") if info.is_compiled(m)] for name, info in engine_infos().items()
     }
-    assert compiled == {"tensorflow": ["xla"], "jax": ["xla"], "numpy": [], "reference": []}
+    every = ["xla", "graph", "eager"]
+    assert compiled == {"native": every, "jax": ["xla"], "tensorflow": ["xla"], "numpy": [], "reference": []}
 
 
 class OneLaneAtATime(LaneByLaneMachine):
@@ -140,29 +141,29 @@ def test_a_call_waits_for_all_lanes(lane_by_lane: str, monkeypatch: pytest.Monke
     assert triangle.run(N, backend=lane_by_lane).tolist() == [6, 0, 15]
 
 
-class Native(SweepEngine):
+class Own(SweepEngine):
     """One with a mode of its own, whose machines are compiled and resume: on NumPy, here."""
 
     def arrays(self, mode: str, style: str) -> Any:
-        assert mode == "native"
+        assert mode == "own"
         return NUMPY.arrays("eager", style)
 
 
 def test_an_engine_with_a_mode_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has that mode where another engine's is the default, and is divided into chunks as compiled ones are."""
-    modes = {"modes": ("native",), "compiled_modes": ("native",)}
-    info = EngineInfo("native", "machine code", packages=("numpy",), process_bytes=10**8, resumes=True, **modes)
+    modes = {"modes": ("own",), "compiled_modes": ("own",)}
+    info = EngineInfo("own", "an own engine", packages=("numpy",), process_bytes=10**8, resumes=True, **modes)
     monkeypatch.setattr(registry, "_ENGINES", dict(registry._ENGINES))
-    register(Native(info, lambda: None))
-    assert triangle.run(N, backend="native").tolist() == [6, 0, 15]
+    register(Own(info, lambda: None))
+    assert triangle.run(N, backend="own").tolist() == [6, 0, 15]
     with pytest.raises(OptionError, match="mode must be one of xla, graph, eager; found 'turbo'"):
-        triangle.run(N, backend="native", mode="turbo")
-    program = LaneProgram(triangle, (N,), "native", "xla")
+        triangle.run(N, backend="own", mode="turbo")
+    program = LaneProgram(triangle, (N,), "own", "xla")
     machine = program.machine(3, 8)
     state = machine.advance(machine.start((N,)), 5)
     resumed = machine.restore(machine.save(state), (N,))
     assert program.result(machine, machine.advance(resumed, 10**6)).tolist() == [6, 0, 15]
-    assert is_compiled(ExecutionSettings.model_construct(backend="native", mode="xla", executor="virtual_machine"))
+    assert is_compiled(ExecutionSettings.model_construct(backend="own", mode="xla", executor="virtual_machine"))
 
 
 def test_the_reference_takes_no_machine_from_the_cache() -> None:
@@ -202,7 +203,7 @@ assert own["posterior"].attrs["backend"] == "own"
 try:
     batchnuts.sample_chains(model, backend="owm")
 except batchnuts.BatchnutsError as error:
-    assert "expected one of auto, jax, tensorflow, numpy, own; did you mean 'own'?" in str(error), error
+    assert "expected one of auto, native, jax, tensorflow, numpy, own; did you mean 'own'?" in str(error), error
 else:
     raise SystemExit("an unknown engine was accepted")
 """

@@ -8,6 +8,7 @@ from typing import Any
 
 from batchnuts.autobatch.backends.registry import has_jax
 from batchnuts.autobatch.engines.engine import Engine, EngineInfo
+from batchnuts.autobatch.engines.native import NATIVE
 from batchnuts.autobatch.engines.reference import ReferenceEngine
 from batchnuts.autobatch.engines.sweep import JAX, NUMPY, TENSORFLOW
 from batchnuts.autobatch.errors import CompileError, OptionError
@@ -67,5 +68,6 @@ def backend_of_program(compiles: Callable[[str], object], mode: str, style: str 
     return name
 
 
-for _engine in (JAX, TENSORFLOW, NUMPY, ReferenceEngine()):  # the first one starts in a fraction of the time
+# of array libraries, the first one starts soonest
+for _engine in (NATIVE, JAX, TENSORFLOW, NUMPY, ReferenceEngine()):
     register(_engine)

@@ -66,7 +66,7 @@ class MachineBlocks:
         kinds = program.var_alloc
         self.stacked = tuple(v for v in kinds if kinds[v] is VariableAllocation.FULL)
         self.stacks = (*self.stacked, RETURN_ADDRESS)
-        self.leader = _leaders(program, self.stacked)
+        self.leader = stack_leaders(program, self.stacked)
         self.stored = tuple(v for v in kinds if kinds[v] in STORED)
         self.shared = shared_arrays(program)
         self.blocks = {label: self._block(program.graph.block(label)) for label in labels}
@@ -244,7 +244,7 @@ class MachineBlocks:
             state["timeline:length"] = row + 1
 
 
-def _leaders(program: Program, stacked: tuple[str, ...]) -> dict[str, str]:
+def stack_leaders(program: Program, stacked: tuple[str, ...]) -> dict[str, str]:
     """For each variable with a stack, the first of those whose stacks are always of the same height as its own.
 
     These are variables that every block pushes and pops equally often, in the same order. They share one height.

@@ -88,7 +88,7 @@ def _compute(run: tuple[PrimOp, ...], needed: Variables, types: Mapping[str, Ten
         written |= set(op.vars_out)
     inputs = tuple(vars_in)
     outputs = tuple(sorted(written & needed))
-    function = _one_lane(run, inputs, outputs, types)
+    function = one_lane(run, inputs, outputs, types)
     same_types = all(types[o] == types[i] for op in run if op.function is COPY for o, i in zip(op.vars_out, op.vars_in))
     if all(op.function is COPY for op in run) and same_types:
         return Compute(inputs, outputs, _copies(run, inputs, outputs))
@@ -143,9 +143,10 @@ def _region(function: RowFunction, outputs: tuple[TensorType, ...], backend: Bac
     return region
 
 
-def _one_lane(
+def one_lane(
     run: tuple[PrimOp, ...], inputs: tuple[str, ...], outputs: tuple[str, ...], types: Mapping[str, TensorType]
 ) -> Callable[..., tuple[Any, ...]]:
+    """A run of primitives as a function of one lane's arrays, from the variables `inputs` to `outputs`."""
     functions = [function_of(op.function) for op in run]
 
     def function(*arguments: Any) -> tuple[Any, ...]:

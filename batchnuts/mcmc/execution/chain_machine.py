@@ -26,7 +26,9 @@ class ChainMachine:
         self.may_grow = execution.max_stack_depth is None
         depth = execution.max_stack_depth or first_depth
         # ends_early: so that chunks with few remaining chains can be merged
-        self.machine = program.machine(len(example.key), depth, execution.expert.schedule, ends_early=True)
+        self.machine = program.machine(
+            len(example.key), depth, execution.expert.schedule, ends_early=True, grows=self.may_grow
+        )
         self.sweeps_per_second = 40.0
         """The speed that was measured last, for chunks that start."""
         state = self.machine.start(example)

@@ -1,0 +1,46 @@
+"""Machine code for each lane, by LLVM; other primitives by an array library, for all lanes that wait for them."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from batchnuts.autobatch.backends.backend import Backend
+from batchnuts.autobatch.backends.registry import get_backend, has_jax
+from batchnuts.autobatch.engines.engine import Engine, EngineInfo, MachineOptions, Threads
+from batchnuts.autobatch.pipeline import CompiledFunction
+from batchnuts.autobatch.runtime.machine import Machine
+from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH
+
+
+class NativeEngine(Engine):
+    """Runs each lane by itself. The array library is JAX, where it is installed, else NumPy."""
+
+    info = EngineInfo(
+        "native",
+        "machine code",
+        packages=("llvmlite", "numpy"),
+        process_bytes=200_000_000,
+        modes=("xla",),
+        compiled_modes=("xla",),
+        resumes=True,
+    )
+
+    @override
+    def arrays(self, mode: str, style: str) -> Backend:
+        return get_backend("jax", "xla", style) if has_jax() else get_backend("numpy", "eager", style)
+
+    @override
+    def machine(self, compiled: CompiledFunction, arrays: Backend, lanes: int, options: MachineOptions) -> Machine:
+        from batchnuts.autobatch.native.machine import NativeMachine
+
+        depth = options.stack_depth or options.expected_depth or FIRST_STACK_DEPTH
+        return NativeMachine(compiled.lowered, arrays, lanes, depth, options.stack_depth)
+
+    @override
+    def threads(self) -> Threads | None:
+        from batchnuts.autobatch.backends.jax import threads
+
+        return threads
+
+
+NATIVE = NativeEngine()

@@ -1,0 +1,1 @@
+"""Machine code for one lane: a lowered program as LLVM's instructions, and the machine that runs it lane by lane."""

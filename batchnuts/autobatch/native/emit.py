@@ -1,0 +1,394 @@
+"""A lowered program as one function of LLVM's, `run_lane`, and the loops over lanes that a machine calls.
+
+    run_lane(row, frames, buffers, depth, active, scratch, budget)
+        runs one lane from its counter on until it halts, waits, or has run `budget` blocks
+    run_lanes(context)
+        runs those lanes of a machine (rounds.Context) one after another that have neither halted nor wait
+
+A segment's variables are read from the lane's row where they are used first, and those that another segment may read
+are written back at its end. Jumps whose target is known are jumps; a return goes by the counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from batchnuts.autobatch.ir.program import (
+    COPY,
+    RETURN_ADDRESS,
+    AssertOp,
+    BranchOp,
+    GotoOp,
+    IndirectGotoOp,
+    PopOp,
+    PrimOp,
+    Program,
+    PushGotoOp,
+    PushOp,
+    WriteRowOp,
+)
+from batchnuts.autobatch.native import expressions, scalars
+from batchnuts.autobatch.native.arrays import Array, Emitter
+from batchnuts.autobatch.native.context import Loaded
+from batchnuts.autobatch.native.layout import FAULT, PC, WAITING, Layout
+from batchnuts.autobatch.native.rounds import emit_serve
+from batchnuts.autobatch.native.segments import Segment, Segments, Wait
+from batchnuts.autobatch.native.types import DTYPES, I8, I32, I64, POINTER, integer
+from batchnuts.autobatch.runtime.faults import Fault, FaultKind
+
+RUN_LANE, RUN_LANES = "run_lane", "run_lanes"
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A program's module, and what drives it needs to know."""
+
+    module: ir.Module
+    scratch_bytes: int
+    faults: tuple[Fault, ...]
+    """Lanes record number + 1."""
+
+
+def emit_program(program: Program, segments: Segments, layout: Layout, leaders: Mapping[str, str]) -> Emitted:
+    """The module of a lowered program. leaders: for each stack the one whose height is always its own."""
+    module = ir.Module("batchnuts")
+    lane = _Lane(module, program, segments, layout, leaders)
+    run_lanes = _emit_lanes(module, lane.function, segments.halted, layout)
+    for number, segment in enumerate(segments.segments):
+        if isinstance(segment.end, Wait):
+            emit_serve(module, number, segment.end.op, program.var_defs, layout, run_lanes, segments.halted)
+    return Emitted(module, lane.scratch_bytes, tuple(lane.faults))
+
+
+class _Lane:
+    """Emits `run_lane`."""
+
+    def __init__(
+        self, module: ir.Module, program: Program, segments: Segments, layout: Layout, leaders: Mapping[str, str]
+    ) -> None:
+        self.program = program
+        self.segments = segments
+        self.layout = layout
+        self.leaders = leaders
+        self.faults: list[Fault] = []
+        self.scratch_bytes = 0
+        arguments = [POINTER, POINTER, POINTER, I64, POINTER, POINTER, I64]
+        self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), RUN_LANE)
+        self.function.linkage = "internal"
+        self.function.attributes.add("nounwind")
+        names = ("row", "frames", "buffers", "depth", "active", "scratch", "budget")
+        for argument, name in zip(self.function.args, names):
+            argument.name = name
+            if argument.type == POINTER:
+                argument.attributes.add("noalias")
+        self.row, self.frames, self.buffers, self.depth, self.active, self.scratch, budget = self.function.args
+        entry = self.function.append_basic_block("entry")
+        self.dispatch = self.function.append_basic_block("dispatch")
+        self.leave = self.function.append_basic_block("leave")
+        b = ir.IRBuilder(entry)
+        self.counter = b.alloca(I32, name="counter")
+        self.left = b.alloca(I64, name="left")
+        b.store(b.load(self.field(b, PC), typ=I32), self.counter)
+        b.store(budget, self.left)
+        b.branch(self.dispatch)
+        self.blocks = [
+            self.function.append_basic_block(f"{segment.label}.{number}" if not segment.first else segment.label)
+            for number, segment in enumerate(segments.segments)
+        ]
+        for number, segment in enumerate(segments.segments):
+            _Code(self, number, segment).emit()
+        b = ir.IRBuilder(self.dispatch)
+        table = b.switch(b.load(self.counter, typ=I32), self.leave)
+        for number, block in enumerate(self.blocks):
+            table.add_case(number, block)
+        b = ir.IRBuilder(self.leave)
+        b.store(b.load(self.counter, typ=I32), self.field(b, PC))
+        b.ret_void()
+
+    def field(self, b: ir.IRBuilder, name: str) -> Any:
+        """A pointer to an entry of the lane."""
+        if name in self.layout.fields:
+            return b.gep(self.row, [integer(self.layout.fields[name][0])], inbounds=True, source_etype=I8)
+        return b.gep(self.buffers, [integer(self.layout.buffers[name][0])], inbounds=True, source_etype=I8)
+
+    def fault(self, fault: Fault) -> int:
+        """The code under which lanes record it."""
+        self.faults.append(fault)
+        return len(self.faults)
+
+
+class _Code:
+    """Emits one segment."""
+
+    def __init__(self, lane: _Lane, number: int, segment: Segment) -> None:
+        self.lane = lane
+        self.number = number
+        self.segment = segment
+        self.types = lane.program.var_defs
+        self.b = ir.IRBuilder(lane.blocks[number])
+        self.em = Emitter(self.b, lane.scratch)
+        self.values: dict[str, Array] = {}
+        """Variables that were read or set."""
+        self.rows: dict[str, Any] = {}
+        """Pointers to the places of variables in the row."""
+        self.set: set[str] = set()
+        self.heights: dict[str, Any] = {}
+        self.moved: set[str] = set()
+        """Stacks that were pushed or popped."""
+
+    def emit(self) -> None:
+        b, lane, segment = self.b, self.lane, self.segment
+        if segment.first:
+            self._spend()
+        place = b.gep(lane.active, [integer(self.number)], inbounds=True, source_etype=I64)
+        b.store(b.add(b.load(place, typ=I64), integer(1)), place)
+        self._require_room()
+        for op in segment.ops:
+            match op:
+                case PrimOp():
+                    self._primitive(op)
+                case AssertOp(condition):
+                    self._stop_unless(
+                        self.value(condition).element(()), Fault(FaultKind.ASSERTION, op.message, op.source)
+                    )
+                case PushOp(var):
+                    self.em.write(self.value(var), self._frame(var, self.height(var)))
+                    self._move(var, 1)
+                case PopOp(var):
+                    self._move(var, -1)
+                    self.set_value(var, self._popped(var))
+                case WriteRowOp():
+                    self._write_row(op)
+                case _:
+                    raise AssertionError(f"{op} is not in a lowered program")
+        self._end()
+        lane.scratch_bytes = max(lane.scratch_bytes, self.em.most_scratch)
+
+    def _spend(self) -> None:
+        """Leave before the block if the budget is spent."""
+        b, lane = self.b, self.lane
+        left = b.load(lane.left, typ=I64)
+        go, stop = (lane.function.append_basic_block(name) for name in ("go", "stop"))
+        b.cbranch(b.icmp_signed(">", left, integer(0)), go, stop)
+        b.position_at_end(stop)
+        b.store(ir.Constant(I32, self.number), lane.counter)
+        b.branch(lane.leave)
+        b.position_at_end(go)
+        b.store(b.sub(left, integer(1)), lane.left)
+
+    # ---- variables -------------------------------------------------------------------------------------------------
+
+    def value(self, variable: str) -> Array:
+        """A variable's top frame as it stands."""
+        if variable not in self.values:
+            type_ = self.types[variable]
+            pointer = self.rows[variable] = self.lane.field(self.b, f"value:{variable}")
+            self.values[variable] = self._loaded(np.dtype(type_.dtype), type_.shape, pointer)
+        return self.values[variable]
+
+    def _loaded(self, dtype: np.dtype[Any], shape: tuple[int, ...], pointer: Any) -> Array:
+        array = self.em.memory(dtype, shape, pointer)
+        if array.size == 1 and dtype.name in DTYPES:
+            return self.em.scalar(dtype, self.em.load(pointer, dtype), shape)
+        return array
+
+    def set_value(self, variable: str, array: Array) -> None:
+        self.values[variable] = array
+        self.set.add(variable)
+
+    def _store(self, needed: frozenset[str]) -> None:
+        """Write the variables that the segment has set, of those that are needed, to the row."""
+        chosen = sorted(v for v in self.set & needed if v in self.lane.segments.stored)
+        overwritten = {id(self.rows[v]): v for v in chosen if v in self.rows}
+        arrays = {}
+        for variable in chosen:
+            array = self.values[variable]
+            owner = overwritten.get(id(array.pointer)) if array.pointer is not None else None
+            if owner == variable:
+                continue
+            arrays[variable] = array if owner is None else self._copied(array)
+        for variable, array in arrays.items():
+            self.em.write(array, self.lane.field(self.b, f"value:{variable}"))
+
+    def _copied(self, array: Array) -> Array:
+        pointer = self.em.allocate(array.bytes)
+        self.em.copy(pointer, array.pointer, array.bytes)
+        return self.em.memory(array.dtype, array.shape, pointer)
+
+    # ---- stacks ----------------------------------------------------------------------------------------------------
+
+    def _leader(self, stack: str) -> str:
+        return self.lane.leaders.get(stack, stack)
+
+    def height(self, stack: str) -> Any:
+        """Frames beneath the top, i32."""
+        if stack not in self.heights:
+            self.heights[stack] = self.b.load(self.lane.field(self.b, f"height:{self._leader(stack)}"), typ=I32)
+        return self.heights[stack]
+
+    def _move(self, stack: str, frames: int) -> None:
+        self.heights[stack] = self.b.add(self.height(stack), ir.Constant(I32, frames))
+        self.moved.add(stack)
+
+    def _frame(self, stack: str, height: Any) -> Any:
+        b, (before, type_) = self.b, self.lane.layout.frames[stack]
+        size = type_.size * np.dtype(type_.dtype).itemsize
+        first = b.mul(integer(before), b.add(self.lane.depth, integer(1)))
+        offset = b.add(first, b.mul(b.sext(height, I64), integer(size)))
+        return b.gep(self.lane.frames, [offset], inbounds=True, source_etype=I8)
+
+    def _popped(self, variable: str) -> Array:
+        type_ = self.types[variable]
+        array = self._loaded(np.dtype(type_.dtype), type_.shape, self._frame(variable, self.height(variable)))
+        later = any(isinstance(op, PushOp) and op.var == variable for op in self.segment.ops)
+        return self._copied(array) if array.pointer is not None and later else array
+
+    def _require_room(self) -> None:
+        """Stop before anything is changed, where a stack has no room for what the segment pushes."""
+        pushed: dict[str, int] = {}
+        most: dict[str, int] = {}
+        for op in self.segment.ops:
+            if isinstance(op, (PushOp, PopOp)):
+                pushed[op.var] = pushed.get(op.var, 0) + (1 if isinstance(op, PushOp) else -1)
+                most[op.var] = max(most.get(op.var, 0), pushed[op.var])
+        faults = {var: Fault(FaultKind.STACK_OVERFLOW, var) for var, frames in most.items() if frames > 0}
+        if isinstance(self.segment.end, PushGotoOp):
+            callee = self.lane.program.graph.block(self.segment.end.target_label).owner
+            faults[RETURN_ADDRESS] = Fault(FaultKind.STACK_OVERFLOW, f"{callee}.{RETURN_ADDRESS}")
+        checked = set()
+        for stack, fault in faults.items():
+            code = self.lane.fault(fault)
+            if self._leader(stack) in checked:
+                continue
+            checked.add(self._leader(stack))
+            highest = self.b.add(self.b.sext(self.height(stack), I64), integer(max(most.get(stack, 1), 1)))
+            fits = self.b.icmp_signed("<=", highest, self.lane.depth)
+            self._leave_unless(fits, WAITING, -code, self.number)
+
+    # ---- ops -------------------------------------------------------------------------------------------------------
+
+    def _primitive(self, op: PrimOp) -> None:
+        inputs = [self.value(v) for v in op.vars_in]
+        if op.function is COPY:
+            results = [self._as_dtype(array, np.dtype(self.types[v].dtype)) for array, v in zip(inputs, op.vars_out)]
+        else:
+            assert op.function.body is not None
+            results = expressions.emit(self.em, op.function.body, inputs)
+        for variable, array in zip(op.vars_out, results, strict=True):
+            self.set_value(variable, array)
+
+    def _as_dtype(self, array: Array, dtype: np.dtype[Any]) -> Array:
+        if array.dtype == dtype:
+            return array
+        cast = Array(dtype, array.shape, lambda index: scalars.cast(self.b, array.element(index), array.dtype, dtype))
+        if array.size == 1:
+            return self.em.scalar(dtype, cast.element(tuple(integer(0) for _ in array.shape)), array.shape)
+        return self.em.in_memory(cast)[0]
+
+    def _write_row(self, op: WriteRowOp) -> None:
+        b, em = self.b, self.em
+        buffer, value, index = self.value(op.buffer), self.value(op.value), self.value(op.index)
+        i = scalars.cast(b, index.element(()), index.dtype, np.dtype("int64"))
+        self._stop_unless(
+            b.icmp_unsigned("<", i, integer(buffer.shape[0])), Fault(FaultKind.ASSERTION, op.message, op.source)
+        )
+        value = self._as_dtype(value, buffer.dtype)
+        if value.pointer is not None and value.pointer is buffer.pointer:
+            value = self._copied(value)
+        target = buffer
+        if buffer.pointer is None:
+            pointer = em.allocate(max(buffer.bytes, 1))
+            em.write(buffer, pointer)
+            target = em.memory(buffer.dtype, buffer.shape, pointer)
+        elif op.buffer != op.var_out or not (buffer.pointer is self.rows.get(op.buffer) or em.owns(buffer.pointer)):
+            target = self._copied(buffer)  # what lies there is another variable, or a constant
+        else:
+            for variable, array in self.values.items():
+                if array.pointer is buffer.pointer and variable != op.buffer:
+                    self.values[variable] = self._copied(array)
+        row_bytes = buffer.bytes // buffer.shape[0] if buffer.shape[0] else 0
+        place = b.gep(target.pointer, [b.mul(i, integer(row_bytes))], inbounds=True, source_etype=I8)
+        em.write(value, place)
+        # another array: what was loaded before is no longer there
+        self.set_value(op.var_out, em.memory(buffer.dtype, buffer.shape, target.pointer))
+
+    # ---- where it leads --------------------------------------------------------------------------------------------
+
+    def _stop_unless(self, condition: Any, fault: Fault) -> None:
+        """Halt the lane with a fault where the condition does not hold."""
+        self._leave_unless(condition, FAULT, self.lane.fault(fault), self.lane.segments.halted)
+
+    def _leave_unless(self, condition: Any, field: str, code: int, counter: int) -> None:
+        b, lane = self.b, self.lane
+        go, stop = (lane.function.append_basic_block(name) for name in ("go", "stop"))
+        b.cbranch(condition, go, stop)
+        b.position_at_end(stop)
+        b.store(ir.Constant(I32, code), lane.field(b, field))
+        b.store(ir.Constant(I32, counter), lane.counter)
+        b.branch(lane.leave)
+        b.position_at_end(go)
+
+    def _end(self) -> None:
+        b, lane, segments = self.b, self.lane, self.lane.segments
+        end = self.segment.end
+        condition = self.value(end.cond_var).element(()) if isinstance(end, BranchOp) else None
+        self._store(self.segment.needed)
+        address: Any = None
+        match end:
+            case PushGotoOp(resume, _):
+                place = self._frame(RETURN_ADDRESS, self.height(RETURN_ADDRESS))
+                b.store(ir.Constant(I32, segments.first[resume]), place)
+                self._move(RETURN_ADDRESS, 1)
+            case IndirectGotoOp():
+                height = self.height(RETURN_ADDRESS)
+                at_bottom = b.icmp_signed("==", height, ir.Constant(I32, 0))
+                beneath = b.select(at_bottom, height, b.sub(height, ir.Constant(I32, 1)))
+                address = b.load(self._frame(RETURN_ADDRESS, beneath), typ=I32)
+                address = b.select(at_bottom, ir.Constant(I32, segments.halted), address)
+                self.heights[RETURN_ADDRESS] = beneath
+                self.moved.add(RETURN_ADDRESS)
+        for stack in sorted(self.moved):
+            if self._leader(stack) == stack:
+                b.store(self.heights[stack], lane.field(b, f"height:{stack}"))
+        match end:
+            case GotoOp(label):
+                b.branch(lane.blocks[segments.first[label]])
+            case BranchOp():
+                yes, no = (lane.blocks[segments.first[label]] for label in (end.true_label, end.false_label))
+                b.cbranch(condition, yes, no)
+            case PushGotoOp(_, entry):
+                b.branch(lane.blocks[segments.first[entry]])
+            case IndirectGotoOp():
+                b.store(address, lane.counter)
+                b.branch(lane.dispatch)
+            case Wait():
+                b.store(ir.Constant(I32, self.number + 1), lane.field(b, WAITING))
+                b.store(ir.Constant(I32, self.number + 1), lane.counter)
+                b.branch(lane.leave)
+
+
+def _emit_lanes(module: ir.Module, run_lane: ir.Function, halted: int, layout: Layout) -> ir.Function:
+    """`run_lanes`: a loop over lanes."""
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), RUN_LANES)
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    context = Loaded(b, function.args[0])
+    common = (context.depth, context.active, context.scratch, context.blocks)
+
+    def run(lane: Any) -> None:
+        row = context.row(lane)
+
+        def field(name: str) -> Any:
+            return b.load(b.gep(row, [integer(layout.fields[name][0])], inbounds=True, source_etype=I8), typ=I32)
+
+        runs = b.icmp_signed("!=", field(PC), ir.Constant(I32, halted))
+        with b.if_then(b.and_(runs, b.icmp_signed("==", field(WAITING), ir.Constant(I32, 0)))):
+            b.call(run_lane, [row, context.frames_of(lane), context.buffers_of(lane), *common])
+
+    context.each_lane(run)
+    b.ret_void()
+    return function

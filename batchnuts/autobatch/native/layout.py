@@ -1,0 +1,108 @@
+"""Where everything of a lane lies: a row of bytes for each lane, one of frames, and one of buffers.
+
+    row      pc int32, fault int32, waiting int32, height of each stack int32, the values of variables
+    frames   for each stack, depth + 1 frames one after another; the first `height` are in use
+    buffers  the variables that a program writes rows to, which are large
+
+A stack's frames begin at (depth + 1) times the bytes that a frame of each stack before it takes, so that stacks can
+grow without new code. Arrays over lanes are views of these rows, strided: the state of a machine by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from batchnuts.autobatch.ir.program import RETURN_ADDRESS, Program, VariableAllocation
+from batchnuts.autobatch.ir.tensor_type import TensorType
+
+PC, FAULT, WAITING = "pc", "fault", "waiting"
+INT32 = TensorType("int32")
+LINE = 64
+"""Bytes of a cache line; rows begin with one."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The bytes of a program's lanes."""
+
+    fields: Mapping[str, tuple[int, TensorType]]
+    """Entries of a row: where each begins, and its type. Variables are `value:v`, heights `height:v`."""
+    row_bytes: int
+    buffers: Mapping[str, tuple[int, TensorType]]
+    """The same of a lane's buffers."""
+    buffer_bytes: int
+    frames: Mapping[str, tuple[int, TensorType]]
+    """For each stack, the bytes of a frame of all stacks before it, and the type of its frames."""
+    frame_bytes: int
+    """Bytes of a frame of all stacks."""
+
+    def stride(self, depth: int) -> int:
+        """Bytes of a lane's frames, where stacks hold `depth` of them beneath the top."""
+        return _up(self.frame_bytes * (depth + 1), LINE)
+
+    def views(
+        self, rows: np.ndarray, frames: np.ndarray, buffers: np.ndarray, depth: int
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """The entries of all lanes by name; rows, frames, buffers: uint8 [lanes, bytes]. Frames are [lanes, depth + 1,
+        ...]."""
+        lanes = len(rows)
+        for block, entries in ((rows, self.fields), (buffers, self.buffers)):
+            for name, (offset, type_) in entries.items():
+                yield name, _view(block, offset, lanes, type_.shape, type_.dtype)
+        for variable, (offset, type_) in self.frames.items():
+            shape = (depth + 1, *type_.shape)
+            yield f"frames:{variable}", _view(frames, offset * (depth + 1), lanes, shape, type_.dtype)
+
+
+def _view(block: np.ndarray, offset: int, lanes: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    inner = np.empty(shape, dtype).strides
+    return np.ndarray((lanes, *shape), dtype, block, offset, (block.strides[0], *inner))
+
+
+def layout_of(program: Program, stored: tuple[str, ...], leaders: Mapping[str, str], buffers: frozenset[str]) -> Layout:
+    """The layout of a program. stored: the variables of a lane, `buffers` among them. leaders: see `stack_leaders`."""
+    types = program.var_defs
+    heights = {f"height:{leader}": INT32 for leader in (*dict.fromkeys(leaders.values()), RETURN_ADDRESS)}
+    entries = {PC: INT32, FAULT: INT32, WAITING: INT32, **heights}
+    values = {f"value:{v}": types[v] for v in sorted(stored, key=lambda v: -_itemsize(types[v])) if v not in buffers}
+    fields, row_bytes = _placed({**entries, **values})
+    in_buffers, buffer_bytes = _placed({f"value:{v}": types[v] for v in stored if v in buffers})
+    stacks = {v: types[v] for v, kind in program.var_alloc.items() if kind is VariableAllocation.FULL}
+    stacks[RETURN_ADDRESS] = INT32
+    frames: dict[str, tuple[int, TensorType]] = {}
+    before = 0
+    for variable in sorted(stacks, key=lambda v: -_itemsize(stacks[v])):
+        frames[variable] = (before, stacks[variable])
+        before += stacks[variable].size * _itemsize(stacks[variable])
+    return Layout(fields, row_bytes, in_buffers, buffer_bytes, frames, before)
+
+
+def _placed(entries: Mapping[str, TensorType]) -> tuple[dict[str, tuple[int, TensorType]], int]:
+    """Entries one after another, aligned, and the bytes of all of them."""
+    fields: dict[str, tuple[int, TensorType]] = {}
+    end = 0
+    for name, type_ in entries.items():
+        size = type_.size * _itemsize(type_)
+        at = _up(end, LINE if size >= LINE else _itemsize(type_))
+        fields[name] = (at, type_)
+        end = at + size
+    return fields, _up(end, LINE)
+
+
+def _itemsize(type_: TensorType) -> int:
+    return int(np.dtype(type_.dtype).itemsize)
+
+
+def _up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def block_of(lanes: int, stride: int) -> np.ndarray:
+    """Zeros [lanes, stride] of bytes, which begin with a cache line."""
+    memory: np.ndarray[Any, np.dtype[np.uint8]] = np.zeros(lanes * stride + LINE, np.uint8)
+    first = -memory.ctypes.data % LINE
+    return memory[first : first + lanes * stride].reshape(lanes, stride)

@@ -1,0 +1,323 @@
+"""The native machine: each lane runs through machine code of its own pace, and waits only for foreign primitives.
+
+    state   rows, frames, buffers   uint8 [lanes, bytes]: what layout.py describes; other entries with lanes are views
+            active         int64 [segments]       how many lanes have begun each segment
+            evaluated      int64                  lanes for which costly primitives were computed
+            sweeps         int64                  rounds: all lanes run until they wait, then those are served
+            shared:a       [...]                  shared array a
+
+Stacks grow while the machine runs, unless the user has limited them. A state says itself how deep its stacks are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from batchnuts.autobatch.backends.backend import Backend
+from batchnuts.autobatch.ir.printer import show_program
+from batchnuts.autobatch.ir.program import RETURN_ADDRESS, Program, VariableAllocation, shared_arrays
+from batchnuts.autobatch.language.pytree import flatten
+from batchnuts.autobatch.language.shared import PREFIX, entry_of
+from batchnuts.autobatch.native.compile import MachineCode
+from batchnuts.autobatch.native.context import Context
+from batchnuts.autobatch.native.emit import RUN_LANES, emit_program
+from batchnuts.autobatch.native.foreign import Foreign
+from batchnuts.autobatch.native.layout import FAULT, PC, WAITING, Layout, block_of, layout_of
+from batchnuts.autobatch.native.rounds import serve_name
+from batchnuts.autobatch.native.segments import Wait, segments_of
+from batchnuts.autobatch.runtime.block_code import stack_leaders
+from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH
+from batchnuts.autobatch.runtime.machine import GROWTH, CostlyRuns, MachineCounts, ResumableMachine, State
+from batchnuts.autobatch.runtime.virtual_machine import buffers_of
+
+BLOCKS = 4096
+"""Blocks of a lane in a round, at most: then others have their turn, and the machine can be left."""
+
+_COUNTERS = ("sweeps", "active", "evaluated")
+_BYTES = ("rows", "frames", "buffers")
+
+
+class NativeProgram:
+    """A lowered program in machine code: the same for any number of lanes, and any depth of stacks."""
+
+    def __init__(self, program: Program) -> None:
+        self.buffers = buffers_of(program)
+        stacks = tuple(v for v, kind in program.var_alloc.items() if kind is VariableAllocation.FULL)
+        leaders = stack_leaders(program, stacks)
+        self.segments = segments_of(program)
+        self.layout: Layout = layout_of(program, self.segments.stored, leaders, self.buffers)
+        emitted = emit_program(program, self.segments, self.layout, leaders)
+        self.faults = emitted.faults
+        self.scratch_bytes = emitted.scratch_bytes
+        self.text = str(emitted.module)
+        self.code = MachineCode(emitted.module)
+        self.run_lanes = self.code.function(RUN_LANES, ctypes.c_void_p)
+
+
+_programs: dict[int, NativeProgram] = {}
+
+
+def native_program(program: Program) -> NativeProgram:
+    """A program's machine code, made once for as long as the program lives."""
+    key = id(program)
+    if key not in _programs:
+        _programs[key] = NativeProgram(program)
+        weakref.finalize(program, _programs.pop, key, None)
+    return _programs[key]
+
+
+class NativeMachine(ResumableMachine):
+    """A lowered program for a number of lanes. limit: of stacks, by the user; None: they grow from `stack_depth` on."""
+
+    policy = None
+
+    def __init__(self, program: Program, backend: Backend, lanes: int, stack_depth: int, limit: int | None) -> None:
+        self.program = program
+        self.backend = backend
+        self.lanes = lanes
+        self.stack_depth = stack_depth
+        self.limit = limit
+        self.native = native_program(program)
+        self.foreign = {
+            number: Foreign(segment.end.op, program.var_defs, backend, lanes)
+            for number, segment in enumerate(self.native.segments.segments)
+            if isinstance(segment.end, Wait)
+        }
+        self.halted = self.native.segments.halted
+
+    @override
+    def text(self) -> str:
+        return f"native\n{show_program(self.program)}"
+
+    @override
+    def with_stack_depth(self, stack_depth: int) -> NativeMachine:
+        return NativeMachine(self.program, self.backend, self.lanes, stack_depth, self.limit and stack_depth)
+
+    # ---- states ----------------------------------------------------------------------------------------------------
+
+    def _state(
+        self, rows: np.ndarray, frames: np.ndarray, buffers: np.ndarray, depth: int, others: Mapping[str, Any]
+    ) -> State:
+        views = dict(self.native.layout.views(rows, frames, buffers, depth))
+        return {"rows": rows, "frames": frames, "buffers": buffers, **views, **others}
+
+    def _depth(self, state: State) -> int:
+        return int(state[f"frames:{RETURN_ADDRESS}"].shape[1]) - 1
+
+    def _copied(self, state: State) -> State:
+        """A state of its own, but for the contents of buffers, which states have in common."""
+        others = {
+            name: array.copy() if name in _COUNTERS else array
+            for name, array in state.items()
+            if name in _COUNTERS or name.startswith(PREFIX)
+        }
+        rows, frames = block_of(self.lanes, state["rows"].shape[1]), block_of(self.lanes, state["frames"].shape[1])
+        rows[:], frames[:] = state["rows"], state["frames"]
+        return self._state(rows, frames, state["buffers"], self._depth(state), others)
+
+    def _deeper(self, state: State, depth: int) -> State:
+        """The same state with stacks of another depth."""
+        others = {name: array for name, array in state.items() if name in _COUNTERS or name.startswith(PREFIX)}
+        frames = block_of(self.lanes, self.native.layout.stride(depth))
+        deeper = self._state(state["rows"], frames, state["buffers"], depth, others)
+        for name, array in state.items():
+            if name.startswith("frames:"):
+                deeper[name][:, : array.shape[1]] = array[:, : depth + 1]
+        return deeper
+
+    @override
+    def start(self, arguments: Any) -> State:
+        others: dict[str, Any] = {
+            "sweeps": np.zeros((), np.int64),
+            "evaluated": np.zeros((), np.int64),
+            "active": np.zeros(self.halted, np.int64),
+        }
+        for array in shared_arrays(self.program):
+            others[entry_of(array.name)] = self.backend.asarray(array.value, array.value.dtype.name)
+        layout, depth = self.native.layout, self.stack_depth
+        strides = (layout.row_bytes, layout.stride(depth), layout.buffer_bytes)
+        rows, frames, buffers = (block_of(self.lanes, stride) for stride in strides)
+        state = self._state(rows, frames, buffers, depth, others)
+        state[PC][:] = self.native.segments.first[self.program.graph.entry]
+        for variable, array in self._named(arguments).items():
+            if f"value:{variable}" in state:
+                state[f"value:{variable}"][:] = array
+        return state
+
+    def _named(self, arguments: Any) -> dict[str, Any]:
+        return dict(zip(self.program.vars_in, map(np.asarray, flatten(arguments)[0]), strict=True))
+
+    # ---- running ---------------------------------------------------------------------------------------------------
+
+    @override
+    def advance(self, state: State, budget: int, leave_at: int = 0) -> State:
+        state = self._copied(state)
+        scratch = block_of(1, self.native.scratch_bytes)
+        while budget > 0 and self.count_live(state) > leave_at:
+            context = self._context(state, scratch)
+            self.native.run_lanes(context.ctypes.data)
+            state["sweeps"] += 1
+            budget -= 1
+            waiting = state[WAITING]
+            if (waiting < 0).any():
+                state = self._with_room(state)
+                waiting = state[WAITING]
+            for number, foreign in self.foreign.items():
+                lanes = np.flatnonzero(waiting == number + 1)
+                if not len(lanes):
+                    continue
+                if foreign.loop is not None and budget > 0 and self.count_live(state) > leave_at:
+                    budget = self._loop(state, number, foreign, scratch, budget, leave_at)
+                else:
+                    self._serve(state, foreign, lanes)
+        return state
+
+    def _loop(
+        self, state: State, number: int, foreign: Foreign, scratch: np.ndarray, budget: int, leave_at: int
+    ) -> int:
+        """Rounds that only need this primitive, in one program; returns the budget that is left."""
+        context = self._context(state, scratch)
+        context[Context.ROUNDS_LEFT], context[Context.LEAVE_AT] = budget, leave_at
+        handle = np.array([self.native.code.address(serve_name(number)), context.ctypes.data], np.uint64)
+        inputs = [np.ascontiguousarray(state[f"value:{v}"]) for v in foreign.op.vars_in]
+        assert foreign.loop is not None
+        foreign.loop(handle, *inputs, *(state[entry_of(name)] for name in foreign.shared))
+        evaluations = int(context[Context.EVALUATIONS])
+        state["sweeps"] += evaluations
+        if foreign.costly:
+            state["evaluated"] += self.lanes * evaluations
+        return int(context[Context.ROUNDS_LEFT])
+
+    def _context(self, state: State, scratch: np.ndarray) -> np.ndarray:
+        """The context of a state for machine code, which changes that state."""
+        context = np.zeros(len(Context), np.int64)
+        for name, block in zip((Context.ROWS, Context.FRAMES, Context.BUFFERS), _BYTES):
+            context[name], context[name + 1] = state[block].ctypes.data, state[block].shape[1]
+        context[Context.DEPTH] = self._depth(state)
+        context[Context.ACTIVE] = state["active"].ctypes.data
+        context[Context.SCRATCH] = scratch.ctypes.data
+        context[Context.BLOCKS], context[Context.LANES] = BLOCKS, self.lanes
+        return context
+
+    def _with_room(self, state: State) -> State:
+        """With deeper stacks for lanes that need them; where they may not grow, these lanes have a fault."""
+        depth, waiting = self._depth(state), state[WAITING]
+        short = waiting < 0
+        if self.limit is None and depth < LARGEST_STACK_DEPTH:
+            state = self._deeper(state, min(GROWTH * max(depth, 1), LARGEST_STACK_DEPTH))
+        else:
+            state[FAULT][short] = -waiting[short]
+            state[PC][short] = self.halted
+        state[WAITING][short] = 0
+        return state
+
+    def _serve(self, state: State, foreign: Foreign, lanes: np.ndarray) -> None:
+        def read(variable: str) -> np.ndarray:
+            array: np.ndarray = state[f"value:{variable}"]
+            return array
+
+        for variable, rows in foreign(lanes, read, lambda name: state[entry_of(name)]).items():
+            state[f"value:{variable}"][lanes] = rows
+        state[WAITING][lanes] = 0
+        if foreign.costly:
+            state["evaluated"] += self.lanes if foreign.all_at_once else len(lanes)
+
+    @override
+    def live(self, state: State) -> np.ndarray:
+        live: np.ndarray = state[PC] != self.halted
+        return live
+
+    @override
+    def check_faults(self, state: State, depth_is_given: bool = True) -> None:
+        faults = state[FAULT]
+        if faults.any():
+            first = self.native.faults[int(faults[np.flatnonzero(faults)[0]]) - 1]
+            raise first.error(faults > 0, self._depth(state), depth_is_given and self.limit is not None)
+
+    @override
+    def counts(self, state: State) -> MachineCounts:
+        useful = sum(int(state["active"][number]) for number, foreign in self.foreign.items() if foreign.costly)
+        return MachineCounts(int(state["sweeps"]), CostlyRuns(useful, int(state["evaluated"])))
+
+    # ---- reading and changing --------------------------------------------------------------------------------------
+
+    def _entry(self, variable: str) -> str:
+        return f"value:{self.program.renamed.get(variable, variable)}"
+
+    @override
+    def results(self, state: State) -> tuple[np.ndarray, ...]:
+        return tuple(state[f"value:{v}"].copy() for v in self.program.vars_out)
+
+    @override
+    def read(self, state: State, variable: str) -> np.ndarray:
+        array: np.ndarray = state[self._entry(variable)]
+        return array
+
+    @override
+    def write(self, state: State, values: Mapping[str, Any]) -> State:
+        for name in values:
+            if self._entry(name) not in state:
+                raise KeyError(f"the state has no {self._entry(name)}")
+        state = self._copied(state)
+        for name, array in values.items():
+            state[self._entry(name)][:] = array
+        return state
+
+    @override
+    def restart(self, state: State, lanes: np.ndarray, arguments: Any) -> State:
+        state = self._copied(state)
+        for name, array in state.items():
+            if name.startswith("height:") or name in (FAULT, WAITING):
+                array[lanes] = 0
+        state[PC][lanes] = self.native.segments.first[self.program.graph.entry]
+        for variable, array in self._named(arguments).items():
+            if f"value:{variable}" in state:
+                state[f"value:{variable}"][lanes] = array[lanes]
+        return state
+
+    def _moves(self, name: str) -> bool:
+        """Whether an entry of a state belongs to lanes, and is no buffer."""
+        has_no_lanes = name in (*_COUNTERS, *_BYTES) or name.startswith(PREFIX)
+        return not has_no_lanes and name.removeprefix("value:") not in self.native.buffers
+
+    @override
+    def move(self, state: State, to: np.ndarray, source: State, lanes: np.ndarray) -> State:
+        depth = max(self._depth(state), self._depth(source))
+        state, source = (s if self._depth(s) == depth else self._deeper(s, depth) for s in (state, source))
+        state = self._copied(state)
+        for name, array in state.items():
+            if self._moves(name):
+                array[to] = source[name][lanes]
+        return state
+
+    @override
+    def save(self, state: State) -> dict[str, np.ndarray]:
+        names = [name for name in state if name in _COUNTERS or self._moves(name)]
+        return {name: np.array(state[name]) for name in names}
+
+    @override
+    def restore(self, saved: Mapping[str, np.ndarray], arguments: Any) -> State:
+        state = self.start(arguments)
+        frames = saved.get(f"frames:{RETURN_ADDRESS}")
+        if frames is not None and frames.ndim == 2 and frames.shape[1] != self.stack_depth + 1:
+            state = self._deeper(state, frames.shape[1] - 1)
+        if unknown := saved.keys() - state.keys():
+            raise ValueError(f"this machine's state has no {', '.join(sorted(unknown))}")
+        missing = {name for name in state if name in _COUNTERS or self._moves(name)} - saved.keys()
+        if missing:
+            raise ValueError(f"what was saved has no {', '.join(sorted(missing))}, which this machine's state has")
+        for name, array in saved.items():
+            own = state[name]
+            if own.shape != array.shape or own.dtype != array.dtype:
+                raise ValueError(
+                    f"{name} is {array.dtype.name}{list(array.shape)} there, and {own.dtype.name}{list(own.shape)} "
+                    "in this machine's state"
+                )
+            own[...] = array
+        return state

@@ -1,0 +1,141 @@
+"""Rounds of a machine within one program of XLA: a loop that computes a primitive and calls the lanes' machine code.
+
+    while go:  results = primitive(inputs of all lanes)
+               inputs, go = serve(results)          writes results to the lanes that wait for them, runs all lanes until
+                                                    they wait, and reads the inputs of the next evaluation
+
+Python, and its lock, are met once for many rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from batchnuts.autobatch.backends.backend import Backend
+from batchnuts.autobatch.ir.program import PrimOp
+from batchnuts.autobatch.ir.tensor_type import TensorType
+from batchnuts.autobatch.native.context import Context, Loaded
+from batchnuts.autobatch.native.layout import PC, WAITING, Layout
+from batchnuts.autobatch.native.types import I8, I32, I64, POINTER, integer
+
+
+def serve_name(number: int) -> str:
+    """The function that serves lanes which wait at the end of that segment."""
+    return f"serve_{number}"
+
+
+def emit_serve(
+    module: ir.Module,
+    number: int,
+    op: PrimOp,
+    types: Mapping[str, TensorType],
+    layout: Layout,
+    run_lanes: ir.Function,
+    halted: int,
+) -> None:
+    """serve(context, results of the primitive, inputs for the next evaluation and whether there is one)."""
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER] * 3), serve_name(number))
+    pointer, given, wanted = function.args
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    context = Loaded(b, pointer)
+    sizes = {v: types[v].size * np.dtype(types[v].dtype).itemsize for v in (*op.vars_out, *op.vars_in)}
+
+    def arrays(pointers: Any, count: int) -> list[Any]:
+        return [b.load(b.gep(pointers, [integer(i)], source_etype=POINTER), typ=POINTER) for i in range(count)]
+
+    sources, targets = arrays(given, len(op.vars_out)), arrays(wanted, len(op.vars_in) + 1)
+    move = _memcpy(module)
+    waits_here = ir.Constant(I32, number + 1)
+
+    def field(lane: Any, name: str) -> Any:
+        block, entries = (context.row, layout.fields) if name in layout.fields else (context.buffers_of, layout.buffers)
+        return b.gep(block(lane), [integer(entries[name][0])], inbounds=True, source_etype=I8)
+
+    def copy(target: Any, source: Any, size: int) -> None:
+        b.call(move, [target, source, integer(size), ir.Constant(ir.IntType(1), 0)])
+
+    def row_of(array: Any, lane: Any, size: int) -> Any:
+        return b.gep(array, [b.mul(lane, integer(size))], inbounds=True, source_etype=I8)
+
+    def scatter(lane: Any) -> None:
+        waiting = field(lane, WAITING)
+        with b.if_then(b.icmp_signed("==", b.load(waiting, typ=I32), waits_here)):
+            for variable, source in zip(op.vars_out, sources):
+                copy(field(lane, f"value:{variable}"), row_of(source, lane, sizes[variable]), sizes[variable])
+            b.store(ir.Constant(I32, 0), waiting)
+
+    context.each_lane(scatter)
+    b.call(run_lanes, [pointer])
+    live, here, elsewhere = counts = [b.alloca(I64) for _ in range(3)]
+    for count in counts:
+        b.store(integer(0), count)
+
+    def gather(lane: Any) -> None:
+        waiting, pc = b.load(field(lane, WAITING), typ=I32), b.load(field(lane, PC), typ=I32)
+        is_here = b.icmp_signed("==", waiting, waits_here)
+        waits = b.icmp_signed("!=", waiting, ir.Constant(I32, 0))
+        is_live = b.icmp_signed("!=", pc, ir.Constant(I32, halted))
+        for count, truth in ((live, is_live), (here, is_here), (elsewhere, b.and_(waits, b.not_(is_here)))):
+            b.store(b.add(b.load(count, typ=I64), b.zext(truth, I64)), count)
+        for variable, target in zip(op.vars_in, targets):
+            copy(row_of(target, lane, sizes[variable]), field(lane, f"value:{variable}"), sizes[variable])
+
+    context.each_lane(gather)
+    left = b.sub(b.load(context.entry(Context.ROUNDS_LEFT), typ=I64), integer(1))
+    b.store(left, context.entry(Context.ROUNDS_LEFT))
+    evaluations = context.entry(Context.EVALUATIONS)
+    b.store(b.add(b.load(evaluations, typ=I64), integer(1)), evaluations)
+    leave_at = b.load(context.entry(Context.LEAVE_AT), typ=I64)
+    go = b.and_(b.icmp_signed(">", left, integer(0)), b.icmp_signed(">", b.load(live, typ=I64), leave_at))
+    go = b.and_(go, b.icmp_signed("==", b.load(elsewhere, typ=I64), integer(0)))
+    go = b.and_(go, b.icmp_signed(">", b.load(here, typ=I64), integer(0)))
+    b.store(b.zext(go, I32), targets[-1])
+    b.ret_void()
+
+
+def _memcpy(module: ir.Module) -> ir.Function:
+    name = "llvm.memcpy.p0.p0.i64"
+    known = module.globals.get(name)
+    if known is None:
+        type_ = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, I64, ir.IntType(1)])
+        known = ir.Function(module, type_, name)
+    return known
+
+
+def make_loop(
+    function: Callable[..., Any], op: PrimOp, types: Mapping[str, TensorType], lanes: int, backend: Backend
+) -> Callable[..., None] | None:
+    """loop(handle, *inputs, *shared arrays): rounds until `serve` says that there is no other; None where the backend's
+    library has no such call. function: the primitive over all lanes."""
+    if backend.name != "jax" or backend.mode != "xla":
+        return None
+    import jax
+
+    from batchnuts.autobatch.language.libraries.jax import with_64_bits
+    from batchnuts.autobatch.native import xla_call
+
+    xla_call.register()
+    inputs = len(op.vars_in)
+
+    def run(handle: Any, *arrays: Any) -> Any:
+        shared = arrays[inputs:]
+        shapes = [jax.ShapeDtypeStruct((lanes, *types[v].shape), types[v].dtype) for v in op.vars_in]
+        call = jax.ffi.ffi_call(xla_call.TARGET, [*shapes, jax.ShapeDtypeStruct((1,), "int32")], has_side_effect=True)
+
+        def body(carry: Any) -> Any:
+            *given, _ = carry
+            return tuple(call(handle, *function(*given, *shared)))
+
+        go = jax.numpy.ones(1, "int32")
+        return jax.lax.while_loop(lambda carry: carry[-1][0] != 0, body, (*arrays[:inputs], go))
+
+    compiled = with_64_bits(jax.jit(run))
+
+    def loop(handle: np.ndarray, *arrays: Any) -> None:
+        jax.block_until_ready(compiled(handle, *arrays))
+
+    return loop

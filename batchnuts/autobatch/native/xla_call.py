@@ -1,0 +1,111 @@
+"""A call from XLA's programs into machine code of ours: one typed FFI handler, made by LLVM, without a compiler of C++.
+
+The handler's first operand is uint64[2]: the address of a function, and one of its context. It calls
+
+    function(context, operands, results)            (arrays of pointers to data: of the other operands, of the results)
+
+so a program that XLA has compiled holds no address, and one that was kept on disk can be used by another process.
+Offsets are those of XLA_FFI_CallFrame and what it points to in XLA's header xla/ffi/api/c_api.h; the version that the
+handler claims is the one that the caller has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+from llvmlite import ir
+
+from batchnuts.autobatch.native.compile import MachineCode
+from batchnuts.autobatch.native.types import I8, I32, I64, POINTER, integer
+
+TARGET = "batchnuts_native"
+
+_EXTENSION, _API, _STAGE = 8, 16, 32
+_OPERANDS, _OPERAND_ARRAY, _RESULTS, _RESULT_ARRAY = 56, 72, 96, 112
+_DATA = 24
+"""Of XLA_FFI_Buffer."""
+_API_VERSION = 16
+"""Of XLA_FFI_Api: XLA_FFI_Api_Version, in which the two numbers are at 16 and 20."""
+_KIND, _METADATA_KIND, _METADATA = 8, 1, 24
+"""Of XLA_FFI_Metadata_Extension: its kind, and the metadata that it asks for."""
+_VERSION_OF_METADATA, _TRAITS = 8, 32
+_EXECUTE = 3
+"""The stage in which a handler computes."""
+_MOST = 64
+"""Operands and results of a call."""
+
+
+def _module() -> ir.Module:
+    module = ir.Module("batchnuts.call")
+    function = ir.Function(module, ir.FunctionType(POINTER, [POINTER]), "handler")
+    (frame,) = function.args
+    blocks = [function.append_basic_block(n) for n in ("entry", "extended", "metadata", "stage", "execute", "done")]
+    entry, extended, metadata, stage, execute, done = blocks
+    b = ir.IRBuilder(entry)
+
+    def at(pointer: Any, offset: int) -> Any:
+        return b.gep(pointer, [integer(offset)], source_etype=I8)
+
+    def load(pointer: Any, offset: int, type_: Any) -> Any:
+        return b.load(at(pointer, offset), typ=type_)
+
+    null = ir.Constant(POINTER, None)
+    extension = load(frame, _EXTENSION, POINTER)
+    b.cbranch(b.icmp_unsigned("==", extension, null), stage, extended)
+    b.position_at_end(extended)
+    asks = b.icmp_signed("==", load(extension, _KIND, I32), ir.Constant(I32, _METADATA_KIND))
+    b.cbranch(asks, metadata, stage)
+    b.position_at_end(metadata)
+    answer, version = load(extension, _METADATA, POINTER), at(load(frame, _API, POINTER), _API_VERSION)
+    for offset in (16, 20):
+        b.store(load(version, offset, I32), at(answer, _VERSION_OF_METADATA + offset))
+    b.store(ir.Constant(I32, 0), at(answer, _TRAITS))
+    b.ret(null)
+    b.position_at_end(stage)
+    b.cbranch(b.icmp_signed("==", load(frame, _STAGE, I32), ir.Constant(I32, _EXECUTE)), execute, done)
+    b.position_at_end(execute)
+    pointers = []
+    for count_at, array_at in ((_OPERANDS, _OPERAND_ARRAY), (_RESULTS, _RESULT_ARRAY)):
+        with b.goto_entry_block():
+            data = b.alloca(ir.ArrayType(I64, _MOST))
+        data.type = POINTER
+        count, buffers = load(frame, count_at, I64), load(frame, array_at, POINTER)
+        head, body, end = (function.append_basic_block(n) for n in ("head", "body", "end"))
+        before = b.block
+        b.branch(head)
+        b.position_at_end(head)
+        i = b.phi(I64)
+        i.add_incoming(integer(0), before)
+        b.cbranch(b.icmp_signed("<", i, count), body, end)
+        b.position_at_end(body)
+        buffer = b.load(b.gep(buffers, [i], source_etype=POINTER), typ=POINTER)
+        b.store(load(buffer, _DATA, POINTER), b.gep(data, [i], source_etype=POINTER))
+        i.add_incoming(b.add(i, integer(1)), body)
+        b.branch(head)
+        b.position_at_end(end)
+        pointers.append(data)
+    operands, results = pointers
+    handle = b.load(operands, typ=POINTER)
+    called, context = load(handle, 0, I64), load(handle, 8, I64)
+    type_ = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, POINTER])
+    target = b.inttoptr(called, POINTER)
+    target.type = type_.as_pointer()
+    b.call(target, [b.inttoptr(context, POINTER), b.gep(operands, [integer(1)], source_etype=POINTER), results])
+    b.branch(done)
+    b.position_at_end(done)
+    b.ret(null)
+    return module
+
+
+@functools.cache
+def register() -> MachineCode:
+    """Make the handler known to JAX, once in a process; it must live as long as programs that call it."""
+    import jax
+
+    code = MachineCode(_module())
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    jax.ffi.register_ffi_target(TARGET, new(code.address("handler"), None, None), platform="cpu")
+    return code

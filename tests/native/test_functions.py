@@ -1,0 +1,229 @@
+"""Functions in machine code, element by element: against exact values, in units in the last place, and at the ends."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from llvmlite import ir
+
+from batchnuts.autobatch.language.libraries.numpy import NUMPY
+from batchnuts.autobatch.native import scalars
+from batchnuts.autobatch.native.arrays import Emitter
+from batchnuts.autobatch.native.compile import MachineCode
+from batchnuts.autobatch.native.types import POINTER
+
+COUNT = 4096
+
+
+@functools.cache
+def compiled(name: str, dtypes: tuple[str, ...], result: str) -> Callable[..., np.ndarray]:
+    """The function of arrays [COUNT], in a loop that LLVM may vectorize; `cast` and `bitcast` go to `result`."""
+    module = ir.Module(name)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER] * (len(dtypes) + 1)), "f")
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    body = function.append_basic_block("body")
+    b.branch(body)
+    b.position_at_end(body)
+    em = Emitter(b, None)
+    with em.loop(COUNT) as i:
+        arrays = [em.memory(np.dtype(d), (COUNT,), p) for d, p in zip(dtypes, function.args, strict=False)]
+        elements = [array.element((i,)) for array in arrays]
+        if name in ("cast", "bitcast"):
+            element = getattr(scalars, name)(b, elements[0], np.dtype(dtypes[0]), np.dtype(result))
+        else:
+            element = scalars.RULES[name](b, np.dtype(dtypes[0]), *elements)
+        em.store(element, em.at(function.args[-1], em.offset((i,), (COUNT,), np.dtype(result))))
+    b.ret_void()
+    code = MachineCode(module)
+    call = code.function("f", *[ctypes.c_void_p] * (len(dtypes) + 1))
+
+    def run(*arrays: Any) -> np.ndarray:
+        size = len(np.atleast_1d(arrays[0]))
+        given = [np.resize(np.asarray(a, d), COUNT) for a, d in zip(arrays, dtypes, strict=True)]
+        out = np.empty(COUNT, result)
+        call(*(a.ctypes.data for a in given), out.ctypes.data)
+        return out[:size]
+
+    run.code = code  # type: ignore[attr-defined]  # as long as it is called
+    return run
+
+
+def spread(dtype: str, low: float, high: float, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Numbers of all sizes, and evenly spread ones, within bounds."""
+    even = rng.uniform(max(low, -1e3), min(high, 1e3), count)
+    sizes = np.exp(rng.uniform(np.log(np.finfo(dtype).tiny), np.log(min(high, 1e30)), count))
+    both = np.concatenate([even, sizes, -sizes if low < 0 else sizes])
+    return np.clip(both, low, high).astype(dtype)
+
+
+EXACT: dict[str, tuple[Callable[[Any], Any], float, float, float]] = {
+    "exp": (mpmath.exp, -103.0, 88.0, 1.0),
+    "expm1": (mpmath.expm1, -50.0, 88.0, 2.0),
+    "log": (mpmath.log, 0.0, 1e38, 1.0),
+    "log1p": (mpmath.log1p, -0.9999, 1e30, 1.5),
+    "sigmoid": (lambda x: 1 / (1 + mpmath.exp(-x)), -80.0, 80.0, 2.5),
+    "softplus": (lambda x: mpmath.log1p(mpmath.exp(x)), -80.0, 80.0, 2.0),
+    "tanh": (mpmath.tanh, -30.0, 30.0, 3.0),
+    "sqrt": (mpmath.sqrt, 0.0, 1e30, 0.5),
+    "erf": (mpmath.erf, -5.0, 5.0, 1.5),
+    "sin": (mpmath.sin, -1e4, 1e4, 1.5),
+    "cos": (mpmath.cos, -1e4, 1e4, 1.5),
+    "tan": (mpmath.tan, -1e4, 1e4, 2.0),
+    "gammaln": (mpmath.loggamma, 1e-6, 1e6, 16.0),
+}
+"""The function, the ends of what is tried, and the most units in the last place."""
+
+
+def units(found: np.ndarray, x: np.ndarray, exact: Callable[[Any], Any]) -> np.ndarray:
+    """The error of each result, in units in the last place."""
+    with mpmath.workprec(200):
+        truths = [exact(mpmath.mpf(float(v))) for v in x]
+        errors = [abs(mpmath.mpf(float(f)) - t) for f, t in zip(found, truths, strict=True)]
+        nearest = np.array([float(t) for t in truths]).astype(found.dtype)
+        return np.array([float(e) for e in errors]) / np.spacing(np.abs(nearest)).astype(float)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", EXACT)
+def test_errors_in_units_in_the_last_place(name: str, dtype: str) -> None:
+    exact, low, high, bound = EXACT[name]
+    x = spread(dtype, low, high, 150, np.random.default_rng(1))
+    found = compiled(name, (dtype,), dtype)(x)
+    error = units(found, x, exact)
+    assert error.max() <= bound + 0.5, (x[error.argmax()], found[error.argmax()])
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 6.0), ("float64", 3.0)])
+def test_the_inverse_error_function(dtype: str, bound: float) -> None:
+    """In single precision Giles's polynomials have an error of some units; beside the ends too."""
+    rng = np.random.default_rng(2)
+    near = 1 - np.exp(rng.uniform(np.log(np.finfo(dtype).eps), 0, 100))
+    x = np.concatenate([rng.uniform(-1, 1, 200), near, -near, [0.0, 1e-20]]).astype(dtype)
+    x = x[np.abs(x) < 1]
+    found = compiled("erfinv", (dtype,), dtype)(x)
+    assert units(found, x, mpmath.erfinv).max() <= bound
+    ends = compiled("erfinv", (dtype,), dtype)(np.array([1, -1, 1.5, np.nan], dtype))
+    np.testing.assert_array_equal(ends, [np.inf, -np.inf, np.nan, np.nan])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_logarithm_of_a_sum_of_exponentials(dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    x, y = (rng.normal(0, 20, 500).astype(dtype) for _ in range(2))
+    found = compiled("logaddexp", (dtype, dtype), dtype)(x, y)
+    np.testing.assert_allclose(found, np.logaddexp(x.astype(float), y), rtol=4 * np.finfo(dtype).eps)
+    infinity = np.array([np.inf, -np.inf, np.inf, np.nan, 1.0, -np.inf], dtype)
+    other = np.array([np.inf, -np.inf, -np.inf, 1.0, np.nan, 3.0], dtype)
+    ends = compiled("logaddexp", (dtype, dtype), dtype)(infinity, other)
+    np.testing.assert_array_equal(ends, np.array([np.inf, -np.inf, np.inf, np.nan, np.nan, 3.0], dtype))
+
+
+ENDS = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 1.5, 1e-40, 3e38, -3e38]
+UNARY = [*("exp", "expm1", "log", "log1p", "sqrt", "sigmoid", "softplus", "tanh", "erf", "gammaln", "sin", "cos")]
+UNARY += ["abs", "sign", "floor", "ceil", "round", "negative", "square", "isfinite", "isnan"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", UNARY)
+def test_at_the_ends(name: str, dtype: str) -> None:
+    """Zeros of both signs, infinities, NaN, subnormal and large numbers: as NumPy and SciPy have it."""
+    x = np.array(ENDS, dtype)
+    if name == "gammaln":
+        x = x[x != -np.inf]  # libraries differ
+    with np.errstate(all="ignore"):
+        expected = getattr(NUMPY, name)(x)
+    found = compiled(name, (dtype,), expected.dtype.name)(x)
+    if expected.dtype == bool:
+        np.testing.assert_array_equal(found, expected)
+        return
+    subnormal = np.finfo(dtype).tiny
+    np.testing.assert_allclose(found, expected, rtol=16 * np.finfo(dtype).eps, atol=subnormal if name == "exp" else 0)
+    if name != "sign":  # of -0 it has either
+        there = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.signbit(found[there]), np.signbit(expected[there]))
+
+
+BINARY = ["add", "subtract", "multiply", "floor_divide", "remainder", "minimum", "maximum", "power"]
+COMPARISONS = ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"]
+INTEGERS = ["int8", "int32", "int64", "uint8", "uint32", "uint64"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", *INTEGERS])
+@pytest.mark.parametrize("name", [*BINARY, *COMPARISONS])
+def test_pairs(name: str, dtype: str) -> None:
+    """All pairs of numbers at the ends of the dtype and small ones; integers wrap."""
+    if dtype.startswith("float"):
+        values = np.array([*ENDS, 3.0, 7.0, -7.0], dtype)
+    else:
+        bounds = np.iinfo(dtype)
+        values = np.array(
+            [bounds.min, bounds.max, 0, 1, 2, 7, bounds.max - 1, *([-1, -7] if bounds.min else [])], dtype
+        )
+    x, y = (a.ravel() for a in np.meshgrid(values, values))
+    if name in ("floor_divide", "remainder") and not dtype.startswith("float"):
+        x, y = x[y != 0], y[y != 0]  # what zero gives is open
+        lowest = (x == np.iinfo(dtype).min) & (y.astype(float) == -1)
+        x, y = x[~lowest], y[~lowest]
+    if name == "power":
+        keep = (y >= 0) & (np.abs(y.astype(float)) < 70) if not dtype.startswith("float") else np.ones(len(x), bool)
+        x, y = x[keep], y[keep]
+    with np.errstate(all="ignore"):
+        expected = np.asarray(getattr(np, name)(x, y))
+    found = compiled(name, (dtype, dtype), expected.dtype.name)(x, y)
+    if name == "power" and dtype.startswith("float"):
+        np.testing.assert_allclose(found, expected, rtol=4 * np.finfo(dtype).eps)
+    else:
+        np.testing.assert_array_equal(found, expected)
+    if name == "remainder" and dtype.startswith("float"):
+        there = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.signbit(found[there]), np.signbit(expected[there]))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("name", ["bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"])
+def test_bits(name: str, dtype: str) -> None:
+    rng = np.random.default_rng(4)
+    bounds = np.iinfo(dtype)
+    x = rng.integers(bounds.min, bounds.max, 200, dtype, endpoint=True)
+    y = rng.integers(0, bounds.bits, 200).astype(dtype) if "shift" in name else x[::-1].copy()
+    np.testing.assert_array_equal(compiled(name, (dtype, dtype), dtype)(x, y), getattr(np, name)(x, y))
+
+
+@pytest.mark.parametrize("source", ["bool", "float32", "float64", "int8", "int64", "uint8", "uint64"])
+@pytest.mark.parametrize("target", ["bool", "float32", "float64", "int8", "int32", "int64", "uint8", "uint32"])
+def test_casts(source: str, target: str) -> None:
+    """Where the target holds the number; integers wrap."""
+    values = np.array([0, 1, 0.75, 2.5, 100, 127, *([-1, -3.7] if source not in ("bool", "uint8", "uint64") else [])])
+    x = values.astype(source)
+    if target.startswith("u") and source.startswith("float"):
+        x = x[x >= 0]
+    np.testing.assert_array_equal(compiled("cast", (source,), target)(x), x.astype(target))
+
+
+def test_a_float_outside_of_an_integers_range_gives_the_nearest() -> None:
+    x = np.array([1e30, -1e30, np.inf, -np.inf, np.nan])
+    bounds = np.iinfo("int32")
+    expected = [bounds.max, bounds.min, bounds.max, bounds.min, 0]
+    np.testing.assert_array_equal(compiled("cast", ("float64",), "int32")(x), expected)
+
+
+def test_the_bits_of_a_float() -> None:
+    x = np.array([1.0, -2.5, np.inf], "float32")
+    np.testing.assert_array_equal(compiled("bitcast", ("float32",), "uint32")(x), x.view("uint32"))
+    np.testing.assert_array_equal(compiled("bitcast", ("uint32",), "float32")(x.view("uint32")), x)
+
+
+def test_there_is_a_rule_for_each_function_that_has_types() -> None:
+    """What expressions can hold, machine code can compute."""
+    from batchnuts.autobatch.language.libraries.abstract import Types
+    from batchnuts.autobatch.native import expressions
+
+    names = {name for name in vars(Types) if not name.startswith("_")}
+    names -= {"name", "dtype_of", "static_shape", "convert", "trace_of", "positive"}
+    assert names - expressions.ELEMENTWISE - expressions.RULES.keys() == set()

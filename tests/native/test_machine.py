@@ -1,0 +1,287 @@
+"""The machine whose lanes run through machine code: the corpus, stacks, faults, foreign primitives, and its states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from programs import BY_NAME, CASES, Case
+from ways import NATIVE, ORACLE
+
+from batchnuts.autobatch import LaneAssertionError, StackOverflowError, batch, ops, primitive, random
+from batchnuts.autobatch.backends.registry import has_jax
+from batchnuts.autobatch.language.pytree import flatten, map_leaves
+from batchnuts.autobatch.language.shared import Shared
+from batchnuts.autobatch.machine import LaneProgram, ResumableMachine
+from batchnuts.autobatch.native import machine as native_machine
+from batchnuts.autobatch.native.machine import NativeMachine
+from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH
+
+RTOL = {"float32": 2e-6, "float64": 1e-13}
+
+LIBRARIES = ["numpy", *(["jax"] if has_jax() else [])]
+each_library = pytest.mark.parametrize("library", LIBRARIES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_the_corpus_agrees_with_plain_python(case: Case) -> None:
+    found, tree = flatten(case.function.run(*case.inputs, **NATIVE.options))
+    expected, expected_tree = flatten(case.function.run(*case.inputs, executor=ORACLE))
+    assert tree == expected_tree
+    dtypes = case.dtypes or tuple(leaf.dtype.name for leaf in expected)
+    assert tuple(leaf.dtype.name for leaf in found) == dtypes
+    for a, b, dtype in zip(found, expected, dtypes, strict=True):
+        rtol = (case.rtol or RTOL[dtype]) if dtype in RTOL else 0
+        np.testing.assert_allclose(a, b.astype(dtype), rtol=rtol, atol=rtol)
+    order = np.roll(np.arange(len(flatten(case.inputs)[0][0])), 1)[::-1]
+    permuted = case.function.run(*(map_leaves(lambda leaf: leaf[order], x) for x in case.inputs), **NATIVE.options)
+    for a, b in zip(flatten(permuted)[0], found, strict=True):
+        np.testing.assert_array_equal(a, b[order])
+
+
+def machine_of(function: Any, *arguments: Any, depth: int = 4, limited: bool = False) -> tuple[LaneProgram, Any]:
+    """A machine for these arguments [lanes, ...], whose stacks grow unless they are limited."""
+    program = LaneProgram(function, arguments, "native", "xla")
+    lanes = len(flatten(arguments)[0][0])
+    made = program.machine(lanes, depth, grows=not limited)
+    assert isinstance(made, NativeMachine)
+    return program, made
+
+
+@batch
+def depth_of(n: Any) -> Any:
+    """Not a tail call: it needs a frame for each level."""
+    if n == 0:
+        return 0
+    return depth_of(n - 1) + n % 2
+
+
+def test_stacks_grow_where_they_are() -> None:
+    """Deeper than any other lane, and deeper than stacks began: nothing runs again from the start."""
+    n = np.array([3, 60_000, 17, 0])
+    program, machine = machine_of(depth_of, n)
+    state = machine.run((n,))
+    machine.check_faults(state)
+    np.testing.assert_array_equal(program.result(machine, state), (n + 1) // 2)
+    frames = sum(int(state["active"][i]) for i, s in enumerate(machine.native.segments.segments) if s.first)
+    assert frames < 4 * (n + 2).sum(), "each level ran once"
+
+
+@batch
+def endless(x: Any) -> Any:
+    """No base case is ever reached, and nothing says how deep it goes."""
+    if x < 0:
+        return x
+    return 1 + endless(x * 0.5)
+
+
+def test_stacks_grow_to_a_depth_of_a_hundred_thousand_where_that_is_asked_for() -> None:
+    assert depth_of.run(np.array([100_000]), max_stack_depth=100_010, **NATIVE.options).tolist() == [50_000]
+    with pytest.raises(StackOverflowError, match=f"holds {LARGEST_STACK_DEPTH} frames.*is every call|may be endless"):
+        endless.run(np.array([1.0]), **NATIVE.options)
+
+
+def test_a_limit_is_the_users() -> None:
+    n = np.array([2, 9, 30])
+    with pytest.raises(StackOverflowError, match=r"lane 1 recursed too deep in 'depth_of'.* holds 8 frames \(2 of 3"):
+        depth_of.run(n, max_stack_depth=8, **NATIVE.options)
+
+
+@batch
+def root(x: Any) -> Any:
+    assert x >= 0, "of a negative number"
+    return ops.sqrt(x)
+
+
+def test_an_assertion_names_the_lane_and_the_place() -> None:
+    with pytest.raises(LaneAssertionError, match=r"(?s)test_machine.py.*assert x >= 0.*lane 2: .*of a negative number"):
+        root.run(np.array([4.0, 0.0, -1.0]), **NATIVE.options)
+
+
+# ---- foreign primitives ----------------------------------------------------------------------------------------------
+
+factor = Shared("factor_of_native_test", np.array(3.0))
+calls: list[int] = []
+
+
+@primitive(costly=True)
+def cubed(x: Any) -> Any:
+    """Of Python's: there is no expression of a costly primitive."""
+    calls.append(1)
+    return x * x * x
+
+
+@primitive(batched=True, shared=(factor,))
+def scaled(x: Any, by: Any) -> Any:
+    return x * by
+
+
+@batch
+def sum_of_cubes(n: Any, x: Any) -> Any:
+    if n == 0:
+        return x * 0
+    return cubed(x + n) + sum_of_cubes(n - 1, x) + scaled(x)
+
+
+N, X = np.array([3, 0, 5, 2]), np.array([0.5, 1.0, -1.0, 2.0])
+EXPECTED = [sum((x + k) ** 3 for k in range(1, n + 1)) + 3 * n * x for n, x in zip(N, X, strict=True)]
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The array library of foreign primitives."""
+    from batchnuts.autobatch.engines import native
+
+    monkeypatch.setattr(native, "has_jax", lambda: request.param == "jax")
+    return str(request.param)
+
+
+def test_foreign_primitives_are_computed_for_all_lanes_that_wait(library: str) -> None:
+    np.testing.assert_allclose(sum_of_cubes.run(N, X, **NATIVE.options), EXPECTED)
+    factor.value = np.array(-1.0)
+    try:
+        changed = sum_of_cubes.run(N, X, **NATIVE.options)
+    finally:
+        factor.value = np.array(3.0)
+    np.testing.assert_allclose(changed, np.array(EXPECTED) - 4 * N * X)
+
+
+def test_costly_evaluations_are_counted(library: str) -> None:
+    program, machine = machine_of(sum_of_cubes, N, X)
+    state = machine.run((N, X))
+    counts = machine.counts(state)
+    assert counts.costly.useful == N.sum()
+    assert counts.costly.executed == (N.sum() if library == "numpy" else 4 * max(N))
+    np.testing.assert_allclose(program.result(machine, state), EXPECTED)
+
+
+@pytest.mark.skipif("jax" not in LIBRARIES, reason="needs JAX")
+@pytest.mark.parametrize("budget", [1, 2, 3, 100])
+def test_rounds_within_xla_give_what_rounds_from_python_give(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the budget, down to single rounds, and without the call as well."""
+    found = []
+    for has_call in (True, False):
+        if not has_call:
+            monkeypatch.setattr("batchnuts.autobatch.native.foreign.make_loop", lambda *_: None)
+        program, machine = machine_of(sum_of_cubes, N, X)
+        state = machine.start((N, X))
+        while machine.count_live(state):
+            state = machine.advance(state, budget)
+        found.append((program.result(machine, state), int(state["sweeps"]), int(state["evaluated"])))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert found[0][2] == found[1][2]
+
+
+def test_a_machine_is_left_when_few_lanes_are_live(library: str) -> None:
+    _, machine = machine_of(sum_of_cubes, N, X)
+    state = machine.start((N, X))
+    assert machine.count_live(state) == 4
+    state = machine.advance(state, 10**9, leave_at=2)
+    assert 0 < machine.count_live(state) <= 2
+
+
+# ---- states ----------------------------------------------------------------------------------------------------------
+
+
+def stepped(machine: ResumableMachine, state: Any, steps: int) -> Any:
+    for _ in range(steps):
+        state = machine.advance(state, 1)
+    return state
+
+
+@batch
+def walk(key: Any, n: Any) -> Any:
+    """A recursion with vectors on its stack."""
+    key, own = random.split(key)
+    step = random.normal(own, (3,))
+    if n <= 1:
+        return step
+    return 0.5 * walk(key, n - 1) + step * walk(own, n // 3)
+
+
+KEYS, LENGTHS = random.lane_keys(1, 6), np.array([2, 9, 1, 5, 12, 7])
+
+
+@pytest.fixture
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes are left after a few blocks."""
+    monkeypatch.setattr(native_machine, "BLOCKS", 3)
+
+
+@pytest.mark.usefixtures("short_turns")
+def test_a_state_that_was_saved_goes_on_bit_for_bit() -> None:
+    """In another machine whose stacks began elsewhere, too; what was given is left alone."""
+    program, machine = machine_of(walk, KEYS, LENGTHS, depth=1)
+    whole = program.result(machine, machine.run((KEYS, LENGTHS)))
+    state = stepped(machine, machine.start((KEYS, LENGTHS)), 4)
+    saved = machine.save(state)
+    before = {name: array.copy() for name, array in saved.items()}
+    _, other = machine_of(walk, KEYS, LENGTHS, depth=2)
+    for each in (machine, other):
+        rest = each.restore(saved, (KEYS, LENGTHS))
+        while each.count_live(rest):
+            rest = each.advance(rest, 1)
+        np.testing.assert_array_equal(program.result(each, rest), whole)
+    for name, array in machine.save(state).items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    _, machine = machine_of(walk, KEYS, LENGTHS)
+    saved = machine.save(machine.start((KEYS, LENGTHS)))
+    with pytest.raises(ValueError, match="this machine's state has no value:other"):
+        machine.restore({**saved, "value:other": np.zeros(6)}, (KEYS, LENGTHS))
+    with pytest.raises(ValueError, match="what was saved has no pc"):
+        machine.restore({name: array for name, array in saved.items() if name != "pc"}, (KEYS, LENGTHS))
+    with pytest.raises(ValueError, match=r"pc is int32\[2\] there, and int32\[6\]"):
+        machine.restore({**saved, "pc": saved["pc"][:2]}, (KEYS, LENGTHS))
+    with pytest.raises(KeyError, match=r"the state has no value:walk\.nothing"):
+        machine.write(machine.start((KEYS, LENGTHS)), {"walk.nothing": np.zeros(6)})
+
+
+@pytest.mark.usefixtures("short_turns")
+def test_lanes_move_and_start_again() -> None:
+    """Lanes of one state go on in another, whose stacks are not as deep; lanes that have halted start again."""
+    program, machine = machine_of(walk, KEYS, LENGTHS, depth=1)
+    whole = program.result(machine, machine.run((KEYS, LENGTHS)))
+    ahead, fresh = stepped(machine, machine.start((KEYS, LENGTHS)), 5), machine.start((KEYS, LENGTHS))
+    moved = machine.move(fresh, np.array([0, 2]), ahead, np.array([4, 1]))
+    while machine.count_live(moved):
+        moved = machine.advance(moved, 1)
+    result = program.result(machine, moved)
+    np.testing.assert_array_equal(result, whole[[4, 1, 1, 3, 4, 5]])
+    again = machine.restart(moved, np.array([0, 2]), (KEYS, LENGTHS))
+    assert machine.count_live(again) == 2
+    while machine.count_live(again):
+        again = machine.advance(again, 1)
+    np.testing.assert_array_equal(program.result(machine, again), whole)
+
+
+def test_variables_are_read_and_written() -> None:
+    n = np.array([5, 6])
+    program, machine = machine_of(depth_of, n)
+    state = machine.write(machine.start((n,)), {"main.n": np.array([8, 2])})
+    np.testing.assert_array_equal(machine.read(state, "main.n"), [8, 2])
+    while machine.count_live(state):
+        state = machine.advance(state, 10)
+    np.testing.assert_array_equal(program.result(machine, state), [4, 1])
+
+
+# ---- the code --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fibonacci", "dot_of_rows"])
+def test_the_instructions_of_two_programs(name: str, check_golden_text: Any) -> None:
+    """Before LLVM's passes, which differ between processors."""
+    case = BY_NAME[name]
+    program = LaneProgram(case.function, case.inputs, "native", "xla")
+    machine = program.machine(2, 4)
+    assert isinstance(machine, NativeMachine)
+    check_golden_text(f"native.{name}", machine.native.text)
+
+
+def test_machine_code_is_made_once_for_any_number_of_lanes_and_any_depth() -> None:
+    function = BY_NAME["fibonacci"].function
+    made = [LaneProgram(function, (np.arange(n),), "native", "xla").machine(n, depth) for n, depth in ((2, 4), (9, 30))]
+    assert len({id(machine.native) for machine in made if isinstance(machine, NativeMachine)}) == 1
