@@ -70,8 +70,9 @@ class Options(TypedDict, total=False):
     metric_rank: int
     """of the metric low_rank: directions with a correction, at most. Default: 16."""
     backend: Literal["auto", "native", "jax", "tensorflow", "numpy"]
-    """array library that runs the program; auto takes that of the density, and for one that runs on either JAX
-    where it is installed. Default: 'auto'."""
+    """native runs each chain in machine code, the others run the virtual machine on that array library; auto takes
+    native with gradients by JAX, on accelerators jax, and tensorflow for a density written in TensorFlow or where
+    JAX is not installed. Default: 'auto'."""
     chunk_lanes: int | None
     """chains that run together as one batch; null chooses a number that suits the processor. Default: None."""
     max_stack_depth: int | None

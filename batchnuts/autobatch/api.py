@@ -26,6 +26,7 @@ from batchnuts.autobatch.engines.registry import (
     backend_of_program,
     engine_infos,
     engine_of,
+    engine_on,
     preferred_backend,
 )
 from batchnuts.autobatch.errors import LaneInputError, OptionError
@@ -177,7 +178,10 @@ class BatchedFunction(LaneFunction):
             return self._run_unbatched(inputs)
         began = time.perf_counter()
         if options.backend == AUTO and options.executor not in ("unbatched", "reference"):
-            options = replace(options, backend=self._backend(inputs.types, options.mode, options.style, [args, kwargs]))
+            library = self._backend(inputs.types, options.mode, options.style, [args, kwargs])
+            if not collecting.get():  # what is profiled is the virtual machine
+                library = engine_on(library, options.mode, options.style, options.schedule, options.executor)
+            options = replace(options, backend=library)
         arrays = options.arrays()
         compiled = self.compiled(inputs.types, arrays)
         results: Sequence[Any]

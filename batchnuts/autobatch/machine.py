@@ -30,7 +30,7 @@ from batchnuts.autobatch.api import BatchedFunction
 from batchnuts.autobatch.backends.backend import Identity
 from batchnuts.autobatch.backends.registry import has_jax
 from batchnuts.autobatch.engines.engine import EngineInfo, MachineOptions
-from batchnuts.autobatch.engines.registry import engine_infos, engine_of, preferred_backend
+from batchnuts.autobatch.engines.registry import engine_infos, engine_of, engine_on, preferred_backend
 from batchnuts.autobatch.errors import OptionError
 from batchnuts.autobatch.ir.program import STORED
 from batchnuts.autobatch.language.arrays import library_of, tensor_library, tensor_library_of
@@ -56,6 +56,7 @@ __all__ = [
     "TensorLibrary",
     "Traced",
     "engine_infos",
+    "engine_on",
     "has_jax",
     "library_of",
     "map_leaves",

@@ -50,7 +50,6 @@ def compiled(name: str, dtypes: tuple[str, ...], result: str) -> Callable[..., n
         call(*(a.ctypes.data for a in given), out.ctypes.data)
         return out[:size]
 
-    run.code = code  # type: ignore[attr-defined]  # as long as it is called
     return run
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import warnings
+
 from typing_extensions import override
 
 from batchnuts.autobatch.backends.backend import Backend
@@ -10,6 +14,26 @@ from batchnuts.autobatch.engines.engine import Engine, EngineInfo, MachineOption
 from batchnuts.autobatch.pipeline import CompiledFunction
 from batchnuts.autobatch.runtime.machine import Machine
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH
+
+
+@functools.cache
+def is_available() -> bool:
+    """Whether machine code can be made and run here. Says once why not, where llvmlite is there and fails."""
+    if importlib.util.find_spec("llvmlite") is None:
+        return False
+    try:
+        from batchnuts.autobatch.native.compile import check
+
+        check()
+    except Exception as error:  # of any of LLVM's parts, or a library that does not fit this system
+        warnings.warn(
+            f"LLVM cannot make machine code here ({type(error).__name__}: {error}), so programs run on the virtual "
+            "machine, which is slower. Reinstall llvmlite, or set the backend yourself.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 class NativeEngine(Engine):

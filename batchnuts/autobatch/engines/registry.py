@@ -8,7 +8,7 @@ from typing import Any
 
 from batchnuts.autobatch.backends.registry import has_jax
 from batchnuts.autobatch.engines.engine import Engine, EngineInfo
-from batchnuts.autobatch.engines.native import NATIVE
+from batchnuts.autobatch.engines.native import NATIVE, is_available
 from batchnuts.autobatch.engines.reference import ReferenceEngine
 from batchnuts.autobatch.engines.sweep import JAX, NUMPY, TENSORFLOW
 from batchnuts.autobatch.errors import CompileError, OptionError
@@ -44,6 +44,21 @@ def preferred_backend(mode: str = "xla", style: str = "auto") -> str:
     """The backend that `auto` stands for, of a program that runs on JAX and TensorFlow alike: JAX, which starts sooner,
     where it is installed and has the mode and style."""
     return "jax" if has_jax() and mode != "graph" and style != "gather" else "tensorflow"
+
+
+def engine_on(library: str, mode: str, style: str, schedule: Any, executor: str) -> str:
+    """The engine that `auto` takes for a program whose array library is this one: machine code where that computes on
+    the processor, the library is JAX, and nothing else is asked for."""
+    as_usual = mode == "xla" and style == "auto" and schedule == "auto" and executor == "virtual_machine"
+    if library == "jax" and as_usual and is_available() and _on_processor():
+        return NATIVE.info.name
+    return library
+
+
+def _on_processor() -> bool:
+    import jax
+
+    return bool(jax.default_backend() == "cpu")
 
 
 def backend_of_program(compiles: Callable[[str], object], mode: str, style: str = "auto") -> str:

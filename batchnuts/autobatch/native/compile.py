@@ -27,6 +27,19 @@ def _target_machine() -> llvm.TargetMachine:
     )
 
 
+def check() -> None:
+    """Make and run a function; raises what goes wrong."""
+    module = ir.Module("check")
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.PointerType()]), "check")
+    b = ir.IRBuilder(function.append_basic_block())
+    b.store(ir.Constant(ir.IntType(32), 1), function.args[0])
+    b.ret_void()
+    answer = ctypes.c_int32(0)
+    MachineCode(module).function("check", ctypes.c_void_p)(ctypes.addressof(answer))
+    if answer.value != 1:
+        raise RuntimeError("a function that writes 1 has not")
+
+
 class MachineCode:
     """A module's functions, callable as long as this object lives."""
 
@@ -52,4 +65,6 @@ class MachineCode:
 
     def function(self, name: str, *arguments: Any) -> Callable[..., None]:
         """A function without a result, of ctypes' arguments."""
-        return ctypes.CFUNCTYPE(None, *arguments)(self.address(name))
+        call = ctypes.CFUNCTYPE(None, *arguments)(self.address(name))
+        call.code = self  # type: ignore[attr-defined]  # which it needs as long as it lives
+        return call

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from batchnuts.autobatch.machine import (
     TensorLibrary,
     engine_infos,
+    engine_on,
     preferred_backend,
     tensor_library,
     tensor_library_of,
@@ -34,7 +35,7 @@ class DensityLibrary:
     backend: str
     """One of LIBRARIES."""
     reason: str
-    """Why it was taken, as the end of a sentence: "because ..."; empty where the user has chosen it."""
+    """Why it was taken, after the backend's name: "because ..."; empty where the user has chosen it."""
 
     @property
     def library(self) -> TensorLibrary:
@@ -92,7 +93,12 @@ def choose_density_library(
         if preferred_backend(mode, style) != "jax" and density_library.backend == "jax" and written_in(model) is None:
             which = "mode graph" if mode == "graph" else f"style {style}"
             density_library = DensityLibrary("tensorflow", f"because {which} is TensorFlow's")
-        execution = execution.model_copy(update={"backend": density_library.backend})
+        expert = execution.expert
+        engine = engine_on(density_library.backend, mode, style, expert.schedule, expert.executor)
+        if engine != density_library.backend:
+            reason = f"with gradients by {_title(density_library.backend)}, {density_library.reason}"
+            density_library = DensityLibrary(density_library.backend, reason)
+        execution = execution.model_copy(update={"backend": engine})
         _refuse_unknown(execution)
         return density_library, execution
     if requested in LIBRARIES and requested != density_library.backend:

@@ -354,8 +354,9 @@ class ExecutionSettings(Settings):
 
     backend: BackendName = Field(
         "auto",
-        description="array library that runs the program; auto takes that of the density, and for one that runs on "
-        "either JAX where it is installed",
+        description="native runs each chain in machine code, the others run the virtual machine on that array library; "
+        "auto takes native with gradients by JAX, on accelerators jax, and tensorflow for a density written in TensorFlow "
+        "or where JAX is not installed",
     )
     chunk_lanes: int | None = Field(
         None,
