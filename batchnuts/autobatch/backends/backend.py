@@ -64,6 +64,12 @@ class Identity:
         extended._besides, extended._first = (*self._besides, *texts), self._first
         return extended
 
+    def alone(self) -> Identity:
+        """The identity without the texts that were added."""
+        bare = Identity(self._current, self._key_of, self._at_first, by_lanes=self._by_lanes)
+        bare._first = self._first
+        return bare
+
     def key(self, *texts: str, lanes: int) -> str | None:
         """A key of this identity and of further texts, to find something on disk by; None where it might not cover
         everything."""

@@ -36,6 +36,8 @@ class EngineInfo:
     """Packages whose import in a user's module tells that this engine will be needed; empty where none does."""
     resumes: bool = False
     """Whether its machines are resumable (runtime/machine.py), as the sampler needs them."""
+    own_pace: bool = False
+    """Whether each lane runs at its own pace, so that a machine of several costs hardly more than one for each."""
     profiles: bool = False
     """Whether its machines count what a profile needs; then they are virtual machines."""
     differentiates: bool = False

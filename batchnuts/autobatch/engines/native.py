@@ -47,6 +47,8 @@ class NativeEngine(Engine):
         modes=("xla",),
         compiled_modes=("xla",),
         resumes=True,
+        own_pace=True,
+        keeps_programs=True,
     )
 
     @override
@@ -58,7 +60,7 @@ class NativeEngine(Engine):
         from batchnuts.autobatch.native.machine import NativeMachine
 
         depth = options.stack_depth or options.expected_depth or FIRST_STACK_DEPTH
-        return NativeMachine(compiled.lowered, arrays, lanes, depth, options.stack_depth)
+        return NativeMachine(compiled.lowered, arrays, lanes, depth, options.stack_depth, options.identity)
 
     @override
     def threads(self) -> Threads | None:

@@ -8,6 +8,7 @@ once. All shapes are known.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -190,7 +191,7 @@ class Emitter:
         if array.size == 1:
             return self.scalar(dtype, number(dtype, array.reshape(())[()]), array.shape)
         content = np.ascontiguousarray(array).tobytes()
-        name = f"constant.{hash((dtype.name, content)) & (2**64 - 1):x}"
+        name = f"constant.{hashlib.sha256(content).hexdigest()[:16]}"
         known = self.builder.module.globals.get(name)
         if known is None:
             type_ = ir.ArrayType(I8, len(content))

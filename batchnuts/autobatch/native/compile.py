@@ -5,10 +5,14 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
+
+from batchnuts.disk_cache.folder import current
+from batchnuts.disk_cache.identity import digest_of
 
 _lock = threading.Lock()
 _ready = False
@@ -27,6 +31,21 @@ def _target_machine() -> llvm.TargetMachine:
     )
 
 
+def _optimize(module: llvm.ModuleRef, target: llvm.TargetMachine) -> None:
+    """Run LLVM's passes."""
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = True
+    passes = llvm.create_pass_builder(target, options)
+    passes.getModulePassManager().run(module, passes)
+
+
+def _key(text: str) -> str:
+    """The key of a module's machine code: what it depends on."""
+    version = ".".join(map(str, llvm.llvm_version_info))
+    features = llvm.get_host_cpu_features().flatten()
+    return digest_of("native", metadata.version("llvmlite"), version, llvm.get_host_cpu_name(), features, text)
+
+
 def check() -> None:
     """Make and run a function; raises what goes wrong."""
     module = ir.Module("check")
@@ -41,22 +60,26 @@ def check() -> None:
 
 
 class MachineCode:
-    """A module's functions, callable as long as this object lives."""
+    """A module's functions, callable as long as this object lives. Kept on disk where a run asks for that."""
 
     def __init__(self, module: ir.Module) -> None:
+        entries = current()
         with _lock:  # LLVM's global tables
             target = _target_machine()
             module.triple = target.triple
             module.data_layout = str(target.target_data)
-            parsed = llvm.parse_assembly(str(module))
-            options = llvm.create_pipeline_tuning_options(speed_level=2)
-            options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = True
-            passes = llvm.create_pass_builder(target, options)
-            passes.getModulePassManager().run(parsed, passes)
-            self.text = str(parsed)
-            """The instructions after LLVM's passes."""
+            text = str(module)
+            key = None if entries is None else _key(text)
+            kept = entries.get(key) if entries is not None and key is not None else None
+            parsed = llvm.parse_assembly(text)
+            if kept is None:
+                _optimize(parsed, target)
+            made: list[bytes] = []
             self._engine = llvm.create_mcjit_compiler(parsed, target)
+            self._engine.set_object_cache(lambda _, code: made.append(code), lambda _: kept)
             self._engine.finalize_object()
+        if entries is not None and key is not None and made:
+            entries.put(key, made[0])
 
     def address(self, name: str) -> int:
         """Where a function is."""

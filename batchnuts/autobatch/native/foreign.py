@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.backends.backend import Backend
+from batchnuts.autobatch.backends.backend import Backend, Identity
 from batchnuts.autobatch.ir.program import PrimOp, TensorType
 from batchnuts.autobatch.language.shared import bound
 from batchnuts.autobatch.native.rounds import make_loop
@@ -17,7 +17,14 @@ from batchnuts.autobatch.runtime.regions import one_lane
 class Foreign:
     """One primitive at its place in a program, by a backend; types: of the program's variables."""
 
-    def __init__(self, op: PrimOp, types: Mapping[str, TensorType], backend: Backend, lanes: int) -> None:
+    def __init__(
+        self,
+        op: PrimOp,
+        types: Mapping[str, TensorType],
+        backend: Backend,
+        lanes: int,
+        identity: Identity | None = None,
+    ) -> None:
         self.op = op
         self.costly = op.function.costly
         self.types = types
@@ -39,7 +46,7 @@ class Foreign:
         """Whether all lanes of a machine are computed, so that a compiled function has one shape."""
         function = self._with_shared(function)
         self._function = backend.compile(function) if self.all_at_once else function
-        self.loop = make_loop(function, op, types, lanes, backend) if inputs else None
+        self.loop = make_loop(function, op, types, lanes, backend, identity)
         """Rounds of the machine that are served without Python (rounds.py)."""
 
     def _with_shared(self, function: Callable[..., Any]) -> Callable[..., Any]:

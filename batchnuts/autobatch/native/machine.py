@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
-from batchnuts.autobatch.backends.backend import Backend
+from batchnuts.autobatch.backends.backend import Backend, Identity
 from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import RETURN_ADDRESS, Program, VariableAllocation, shared_arrays
 from batchnuts.autobatch.language.pytree import flatten
@@ -29,7 +29,7 @@ from batchnuts.autobatch.native.context import Context
 from batchnuts.autobatch.native.emit import RUN_LANES, emit_program
 from batchnuts.autobatch.native.foreign import Foreign
 from batchnuts.autobatch.native.layout import FAULT, PC, WAITING, Layout, block_of, layout_of
-from batchnuts.autobatch.native.rounds import serve_name
+from batchnuts.autobatch.native.rounds import Loop, serve_name
 from batchnuts.autobatch.native.segments import Wait, segments_of
 from batchnuts.autobatch.runtime.block_code import stack_leaders
 from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH
@@ -77,15 +77,24 @@ class NativeMachine(ResumableMachine):
 
     policy = None
 
-    def __init__(self, program: Program, backend: Backend, lanes: int, stack_depth: int, limit: int | None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        backend: Backend,
+        lanes: int,
+        stack_depth: int,
+        limit: int | None,
+        identity: Identity | None = None,
+    ) -> None:
         self.program = program
         self.backend = backend
         self.lanes = lanes
         self.stack_depth = stack_depth
         self.limit = limit
+        self.identity = identity
         self.native = native_program(program)
         self.foreign = {
-            number: Foreign(segment.end.op, program.var_defs, backend, lanes)
+            number: Foreign(segment.end.op, program.var_defs, backend, lanes, identity)
             for number, segment in enumerate(self.native.segments.segments)
             if isinstance(segment.end, Wait)
         }
@@ -97,7 +106,8 @@ class NativeMachine(ResumableMachine):
 
     @override
     def with_stack_depth(self, stack_depth: int) -> NativeMachine:
-        return NativeMachine(self.program, self.backend, self.lanes, stack_depth, self.limit and stack_depth)
+        limit = self.limit and stack_depth
+        return NativeMachine(self.program, self.backend, self.lanes, stack_depth, limit, self.identity)
 
     # ---- states ----------------------------------------------------------------------------------------------------
 
@@ -157,6 +167,10 @@ class NativeMachine(ResumableMachine):
 
     @override
     def advance(self, state: State, budget: int, leave_at: int = 0) -> State:
+        if budget == 0:
+            for loop, foreign in self._loops():
+                loop.compile(*self._arguments(state, foreign))
+            return state
         state = self._copied(state)
         scratch = block_of(1, self.native.scratch_bytes)
         while budget > 0 and self.count_live(state) > leave_at:
@@ -185,9 +199,8 @@ class NativeMachine(ResumableMachine):
         context = self._context(state, scratch)
         context[Context.ROUNDS_LEFT], context[Context.LEAVE_AT] = budget, leave_at
         handle = np.array([self.native.code.address(serve_name(number)), context.ctypes.data], np.uint64)
-        inputs = [np.ascontiguousarray(state[f"value:{v}"]) for v in foreign.op.vars_in]
         assert foreign.loop is not None
-        foreign.loop(handle, *inputs, *(state[entry_of(name)] for name in foreign.shared))
+        foreign.loop.run(handle, *self._arguments(state, foreign))
         evaluations = int(context[Context.EVALUATIONS])
         state["sweeps"] += evaluations
         if foreign.costly:
@@ -204,6 +217,19 @@ class NativeMachine(ResumableMachine):
         context[Context.SCRATCH] = scratch.ctypes.data
         context[Context.BLOCKS], context[Context.LANES] = BLOCKS, self.lanes
         return context
+
+    def _loops(self) -> Iterator[tuple[Loop, Foreign]]:
+        return ((foreign.loop, foreign) for foreign in self.foreign.values() if foreign.loop is not None)
+
+    def _arguments(self, state: State, foreign: Foreign) -> tuple[list[np.ndarray], dict[str, Any]]:
+        """The inputs of a primitive for all lanes, and its shared arrays."""
+        inputs = [np.ascontiguousarray(state[f"value:{v}"]) for v in foreign.op.vars_in]
+        return inputs, {entry_of(name): state[entry_of(name)] for name in foreign.shared}
+
+    @override
+    def trace(self, state: State) -> None:
+        for loop, foreign in self._loops():
+            loop.trace(*self._arguments(state, foreign))
 
     def _with_room(self, state: State) -> State:
         """With deeper stacks for lanes that need them; where they may not grow, these lanes have a fault."""

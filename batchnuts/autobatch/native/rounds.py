@@ -9,15 +9,17 @@ Python, and its lock, are met once for many rounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
-from batchnuts.autobatch.backends.backend import Backend
+from batchnuts.autobatch.backends.backend import Backend, Identity, MachineFunction, State
 from batchnuts.autobatch.ir.program import PrimOp
 from batchnuts.autobatch.ir.tensor_type import TensorType
+from batchnuts.autobatch.language.shared import PREFIX
+from batchnuts.autobatch.lru_cache import LruCache
 from batchnuts.autobatch.native.context import Context, Loaded
 from batchnuts.autobatch.native.layout import PC, WAITING, Layout
 from batchnuts.autobatch.native.types import I8, I32, I64, POINTER, integer
@@ -106,36 +108,85 @@ def _memcpy(module: ir.Module) -> ir.Function:
     return known
 
 
-def make_loop(
-    function: Callable[..., Any], op: PrimOp, types: Mapping[str, TensorType], lanes: int, backend: Backend
-) -> Callable[..., None] | None:
-    """loop(handle, *inputs, *shared arrays): rounds until `serve` says that there is no other; None where the backend's
-    library has no such call. function: the primitive over all lanes."""
-    if backend.name != "jax" or backend.mode != "xla":
-        return None
-    import jax
+class Loop:
+    """Rounds until `serve` says that there is no other, as one program of XLA's that is kept on disk.
 
-    from batchnuts.autobatch.language.libraries.jax import with_64_bits
-    from batchnuts.autobatch.native import xla_call
+    function: the primitive over all lanes.
+    """
 
-    xla_call.register()
-    inputs = len(op.vars_in)
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        op: PrimOp,
+        types: Mapping[str, TensorType],
+        lanes: int,
+        identity: Identity | None,
+    ) -> None:
+        import jax
 
-    def run(handle: Any, *arrays: Any) -> Any:
-        shared = arrays[inputs:]
+        from batchnuts.autobatch.backends.jax.machine import JitMachine
+        from batchnuts.autobatch.native import xla_call
+
+        xla_call.register()
+        self.inputs = tuple(f"input:{i}" for i in range(len(op.vars_in)))
         shapes = [jax.ShapeDtypeStruct((lanes, *types[v].shape), types[v].dtype) for v in op.vars_in]
-        call = jax.ffi.ffi_call(xla_call.TARGET, [*shapes, jax.ShapeDtypeStruct((1,), "int32")], has_side_effect=True)
 
-        def body(carry: Any) -> Any:
-            *given, _ = carry
-            return tuple(call(handle, *function(*given, *shared)))
+        def advance(state: State) -> tuple[State, Any]:
+            shared = [array for name, array in state.items() if name.startswith(PREFIX)]
+            results = [*shapes, jax.ShapeDtypeStruct((1,), "int32")]
+            # no side effect, for the sake of the disk cache: it depends on its last result, so each round has its call
+            call = jax.ffi.ffi_call(xla_call.TARGET, results)
 
-        go = jax.numpy.ones(1, "int32")
-        return jax.lax.while_loop(lambda carry: carry[-1][0] != 0, body, (*arrays[:inputs], go))
+            def body(carry: Any) -> Any:
+                *given, go = carry
+                return tuple(call(state["handle"], *function(*given, *shared), go))
 
-    compiled = with_64_bits(jax.jit(run))
+            first = (*(state[name] for name in self.inputs), jax.numpy.ones(1, "int32"))
+            *last, go = jax.lax.while_loop(lambda carry: carry[-1][0] != 0, body, first)
+            return dict(zip(self.inputs, last, strict=True)), go[0]
 
-    def loop(handle: np.ndarray, *arrays: Any) -> None:
-        jax.block_until_ready(compiled(handle, *arrays))
+        function_of_state = MachineFunction(advance, self.inputs, lambda: _text(op, types), lanes, identity)
+        self._program = JitMachine(function_of_state)
 
-    return loop
+    def _state(self, handle: np.ndarray, inputs: Sequence[np.ndarray], shared: Mapping[str, Any]) -> State:
+        return {"handle": handle, **dict(zip(self.inputs, inputs, strict=True)), **shared}
+
+    def compile(self, inputs: Sequence[np.ndarray], shared: Mapping[str, Any]) -> None:
+        """Compile it for such arrays."""
+        self._program.compile(self._state(np.zeros(2, np.uint64), inputs, shared))
+
+    def trace(self, inputs: Sequence[np.ndarray], shared: Mapping[str, Any]) -> None:
+        """Do the Python part of compiling."""
+        self._program.trace(self._state(np.zeros(2, np.uint64), inputs, shared))
+
+    def run(self, handle: np.ndarray, inputs: Sequence[np.ndarray], shared: Mapping[str, Any]) -> None:
+        """Run it. handle: of xla_call.py. shared: the primitive's shared arrays, by their entries of a state."""
+        self._program(self._state(handle, inputs, shared))
+
+
+def make_loop(
+    function: Callable[..., Any],
+    op: PrimOp,
+    types: Mapping[str, TensorType],
+    lanes: int,
+    backend: Backend,
+    identity: Identity | None,
+) -> Loop | None:
+    """The loop of a primitive; None where the backend's library has no such call, or there are no inputs."""
+    if backend.name != "jax" or backend.mode != "xla" or not op.vars_in:
+        return None
+    if identity is None:
+        return Loop(function, op, types, lanes, None)
+    identity = identity.alone()  # the loop depends on the primitive, and not on the program around it
+    key = identity.key(_text(op, types), lanes=lanes)
+    if key is None:
+        return Loop(function, op, types, lanes, identity)
+    return _loops.get((key, lanes)) or _loops.put((key, lanes), Loop(function, op, types, lanes, identity))
+
+
+_loops: LruCache[Loop] = LruCache(16)
+"""Several programs evaluate one density."""
+
+
+def _text(op: PrimOp, types: Mapping[str, TensorType]) -> str:
+    return f"rounds\n{op.function.text}\n{[str(types[v]) for v in (*op.vars_in, *op.vars_out)]}"

@@ -32,8 +32,12 @@ MIN_ROWS, MAX_ROWS = 8, 1024
 """Bounds of the number of rows of each chain, however large or small they are. A chain that fills its rows halts until
 the next return to the host: once in so many transitions, that is nothing."""
 
+OWN_PACE_WIDTH, WIDE_WORK = 128, 5_000
+"""Chains of a chunk at most where each runs at its own pace, and the work of one gradient above which it is MAX_WIDTH:
+what a narrow chunk gains in the processor's caches, a wide product of matrices gains more (docs/decisions/0067)."""
+
 MIN_LANES = 2
-"""The minimum number of chains of a chunk of several: a kernel costs as much for fewer."""
+"""The minimum number of chains of a chunk of several: an evaluation costs as much for fewer."""
 
 ALONE = 2
 """Chains for each thread up to which each is a chunk of its own, where the gradient is cheap. A machine of one lane has
@@ -62,13 +66,16 @@ def maximum_width(program: LaneProgram) -> int:
     """The maximum number of chains of a chunk of the program `run_chain`, where its machine is compiled."""
     if program.costly_work > COSTLY_WORK:
         return COSTLY_CHUNK_LANES
+    if program.engine.info.own_pace:
+        return MAX_WIDTH if program.costly_work > WIDE_WORK else OWN_PACE_WIDTH
     fit = CACHE // max(program.lane_bytes, 1)
     return max(MIN_WIDTH, min(fit // 16 * 16, MAX_WIDTH))
 
 
 def chains_alone(program: LaneProgram) -> int:
-    """Up to how many chains of each thread run alone; a costly gradient gains by a second chain, with one matrix."""
-    return 1 if program.costly_work > COSTLY_WORK else ALONE
+    """Up to how many chains of each thread run alone; a costly gradient gains by a second chain, with one matrix, and
+    chains that run at their own pace gain by each."""
+    return 1 if program.costly_work > COSTLY_WORK or program.engine.info.own_pace else ALONE
 
 
 def own_threads(chains: int | Literal["auto"], execution: ExecutionSettings) -> None:

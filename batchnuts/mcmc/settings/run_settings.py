@@ -354,9 +354,9 @@ class ExecutionSettings(Settings):
 
     backend: BackendName = Field(
         "auto",
-        description="native runs each chain in machine code, the others run the virtual machine on that array library; "
-        "auto takes native with gradients by JAX, on accelerators jax, and tensorflow for a density written in TensorFlow "
-        "or where JAX is not installed",
+        description="native runs each chain in machine code, the others run the virtual machine on that array "
+        "library; auto takes native with gradients by JAX, on accelerators jax, and tensorflow for a density written "
+        "in TensorFlow or where JAX is not installed",
     )
     chunk_lanes: int | None = Field(
         None,
