@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import warnings
 
 from typing_extensions import override
@@ -36,6 +37,10 @@ def is_available() -> bool:
     return True
 
 
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class NativeEngine(Engine):
     """Runs each lane by itself. The array library is JAX, where it is installed, else NumPy."""
 
@@ -60,7 +65,8 @@ class NativeEngine(Engine):
         from batchnuts.autobatch.native.machine import NativeMachine
 
         depth = options.stack_depth or options.expected_depth or FIRST_STACK_DEPTH
-        return NativeMachine(compiled.lowered, arrays, lanes, depth, options.stack_depth, options.identity)
+        threads = 1 if options.ends_early else _processors()
+        return NativeMachine(compiled.lowered, arrays, lanes, depth, options.stack_depth, options.identity, threads)
 
     @override
     def threads(self) -> Threads | None:

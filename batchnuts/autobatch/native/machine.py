@@ -12,8 +12,10 @@ Stacks grow while the machine runs, unless the user has limited them. A state sa
 from __future__ import annotations
 
 import ctypes
+import functools
 import weakref
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -39,8 +41,19 @@ from batchnuts.autobatch.runtime.virtual_machine import buffers_of
 BLOCKS = 4096
 """Blocks of a lane in a round, at most: then others have their turn, and the machine can be left."""
 
+ROUNDS = 4096
+"""Rounds within XLA, at most: in between, Python can be interrupted."""
+
+PARTS, MIN_LANES = 4, 16
+"""Parts of the lanes for each thread, and lanes of a part at least, where a machine has threads of its own."""
+
 _COUNTERS = ("sweeps", "active", "evaluated")
 _BYTES = ("rows", "frames", "buffers")
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "batchnuts-native")
 
 
 class NativeProgram:
@@ -73,7 +86,10 @@ def native_program(program: Program) -> NativeProgram:
 
 
 class NativeMachine(ResumableMachine):
-    """A lowered program for a number of lanes. limit: of stacks, by the user; None: they grow from `stack_depth` on."""
+    """A lowered program for a number of lanes. limit: of stacks, by the user; None: they grow from `stack_depth` on.
+
+    threads: that run lanes; 1 where whoever drives the machine has threads.
+    """
 
     policy = None
 
@@ -85,6 +101,7 @@ class NativeMachine(ResumableMachine):
         stack_depth: int,
         limit: int | None,
         identity: Identity | None = None,
+        threads: int = 1,
     ) -> None:
         self.program = program
         self.backend = backend
@@ -92,6 +109,7 @@ class NativeMachine(ResumableMachine):
         self.stack_depth = stack_depth
         self.limit = limit
         self.identity = identity
+        self.threads = threads
         self.native = native_program(program)
         self.foreign = {
             number: Foreign(segment.end.op, program.var_defs, backend, lanes, identity)
@@ -107,7 +125,7 @@ class NativeMachine(ResumableMachine):
     @override
     def with_stack_depth(self, stack_depth: int) -> NativeMachine:
         limit = self.limit and stack_depth
-        return NativeMachine(self.program, self.backend, self.lanes, stack_depth, limit, self.identity)
+        return NativeMachine(self.program, self.backend, self.lanes, stack_depth, limit, self.identity, self.threads)
 
     # ---- states ----------------------------------------------------------------------------------------------------
 
@@ -172,10 +190,9 @@ class NativeMachine(ResumableMachine):
                 loop.compile(*self._arguments(state, foreign))
             return state
         state = self._copied(state)
-        scratch = block_of(1, self.native.scratch_bytes)
+        scratch = block_of(self.threads, self.native.scratch_bytes)
         while budget > 0 and self.count_live(state) > leave_at:
-            context = self._context(state, scratch)
-            self.native.run_lanes(context.ctypes.data)
+            self._run(state, scratch)
             state["sweeps"] += 1
             budget -= 1
             waiting = state[WAITING]
@@ -197,7 +214,8 @@ class NativeMachine(ResumableMachine):
     ) -> int:
         """Rounds that only need this primitive, in one program; returns the budget that is left."""
         context = self._context(state, scratch)
-        context[Context.ROUNDS_LEFT], context[Context.LEAVE_AT] = budget, leave_at
+        rounds = min(budget, ROUNDS)
+        context[Context.ROUNDS_LEFT], context[Context.LEAVE_AT] = rounds, leave_at
         handle = np.array([self.native.code.address(serve_name(number)), context.ctypes.data], np.uint64)
         assert foreign.loop is not None
         foreign.loop.run(handle, *self._arguments(state, foreign))
@@ -205,7 +223,30 @@ class NativeMachine(ResumableMachine):
         state["sweeps"] += evaluations
         if foreign.costly:
             state["evaluated"] += self.lanes * evaluations
-        return int(context[Context.ROUNDS_LEFT])
+        return budget - rounds + int(context[Context.ROUNDS_LEFT])
+
+    def _run(self, state: State, scratch: np.ndarray) -> None:
+        """Run all lanes until they halt, wait, or have had their turn: on threads, if there are enough."""
+        whole = self._context(state, scratch)
+        parts = min(self.threads * PARTS, self.lanes // MIN_LANES)
+        if self.threads == 1 or parts < 2:
+            self.native.run_lanes(whole.ctypes.data)
+            return
+        bounds = np.linspace(0, self.lanes, parts + 1).astype(int)
+        waiting, active = iter(range(parts)), np.zeros((self.threads, self.halted), np.int64)
+
+        def work(thread: int) -> None:
+            for part in waiting:  # a range's iterator gives each number to one thread
+                context = whole.copy()
+                for name in (Context.ROWS, Context.FRAMES, Context.BUFFERS):
+                    context[name] += bounds[part] * context[name + 1]
+                context[Context.LANES] = bounds[part + 1] - bounds[part]
+                context[Context.ACTIVE] = active[thread].ctypes.data
+                context[Context.SCRATCH] = scratch[thread].ctypes.data
+                self.native.run_lanes(context.ctypes.data)
+
+        list(_pool(self.threads).map(work, range(self.threads)))
+        state["active"] += active.sum(axis=0)
 
     def _context(self, state: State, scratch: np.ndarray) -> np.ndarray:
         """The context of a state for machine code, which changes that state."""
