@@ -21,12 +21,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--folder: found {arguments.folder!r}{problem}")
     entries = entries_of(arguments.folder)
     if entries is None:
-        print(f"No programs are kept: {VARIABLE} is empty, or there is no home folder.")
+        print(f"No programs are cached: {VARIABLE} is empty, or there is no home folder.")
         return 0
     found = entries.clear() if arguments.clear else entries.summary()
     print(f"folder: {found.folder}")
     if problem := entries.problem():
-        print(f"No programs are kept: {problem}.")
+        print(f"No programs are cached: {problem}.")
     print(f"entries: {found.entries}{', all deleted' if arguments.clear and found.entries else ''}")
     print(f"size: {found.size / 1e6:.1f} MB of at most {entries.most_bytes / 1e6:.0f} MB")
     return 0

@@ -70,7 +70,7 @@ def build(name: str) -> Any:
 
 
 def cell(model: Any, metric: str, seeds: int, **settings: int) -> str:
-    """The median over seeds of the gradients for an effective draw; with the share of divergences, if there are any."""
+    """The median over seeds of the gradients per effective draw; with the share of divergences, if there are any."""
     from batchnuts.mcmc.diagnostics.diagnose import bulk_ess
     from batchnuts.mcmc.run.sampling import run_chains
     from batchnuts.mcmc.settings.run_settings import split_settings

@@ -32,7 +32,9 @@ class GaussianProcessOptions(Settings):
     """Options of `name: gaussian_process`."""
 
     name: Literal["gaussian_process"] = Field("gaussian_process", description="this model")
-    points: int = Field(40, ge=2, le=5_000, description="number of observations; a gradient costs their third power")
+    points: int = Field(
+        40, ge=2, le=5_000, description="number of observations; the cost of a gradient grows with its cube"
+    )
     data_seed: int = Field(0, ge=0, lt=2**63, description="seed of the synthetic data")
     dtype: DType = Field("float32", description="precision of the sampler's arithmetic")
 

@@ -36,7 +36,7 @@ class HiddenMarkovOptions(Settings):
 
     name: Literal["hidden_markov"] = Field("hidden_markov", description="this model")
     states: int = Field(3, ge=2, le=50, description="number of states")
-    length: int = Field(200, ge=2, le=1_000_000, description="number of times")
+    length: int = Field(200, ge=2, le=1_000_000, description="number of time points")
     data_seed: int = Field(0, ge=0, lt=2**63, description="seed of the synthetic data")
     dtype: DType = Field("float32", description="precision of the sampler's arithmetic")
 

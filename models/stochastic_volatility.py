@@ -30,7 +30,7 @@ class StochasticVolatilityOptions(Settings):
     """Options of `name: stochastic_volatility`."""
 
     name: Literal["stochastic_volatility"] = Field("stochastic_volatility", description="this model")
-    length: int = Field(200, ge=2, le=1_000_000, description="number of times")
+    length: int = Field(200, ge=2, le=1_000_000, description="number of time points")
     data_seed: int = Field(0, ge=0, lt=2**63, description="seed of the synthetic data")
     dtype: DType = Field("float32", description="precision of the sampler's arithmetic")
 

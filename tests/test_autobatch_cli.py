@@ -115,8 +115,8 @@ def test_demo_takes_lanes_of_several_arguments(capsys: pytest.CaptureFixture[str
         (("dump", "no_such_package.module:f"), "there is no module 'no_such_package.module'"),
         (("dump", "no_such_file.py:f"), "there is no file no_such_file.py"),
         (("dump", "batchnuts.autobatch.demos:fib"), "has no 'fib'; its batched functions are ackermann, binomial"),
-        (("dump", "json:load"), "load of json is a function, expected a function under @autobatch.batch"),
-        (("dump", "json:nothing"), "json has no 'nothing'; it has no function under @batch"),
+        (("dump", "json:load"), "load of json is a function, expected a function decorated with @autobatch.batch"),
+        (("dump", "json:nothing"), "json has no 'nothing'; it has no function decorated with @batch"),
         (("dump", DEMO, "--after", "typo", "--types", "int64"), "there is no pass 'typo'; the passes are frontend,"),
         (("dump", DEMO, "--types", "int65"), "type 'int65', column 1: found 'int65', expected a dtype"),
         (("dump", DEMO, "--types", "int64[2"), "type 'int64[2', column 8: found the end of the line, expected ','"),
@@ -174,7 +174,7 @@ def test_a_demo_that_fails_while_it_runs_exits_with_1(
     monkeypatch.setattr(faults, "LARGEST_STACK_DEPTH", 500)
     code, out, err = run(capsys, "demo", "ackermann", "3,-1", "--backend", "numpy", "--executor", "stackless")
     assert (code, out) == (1, "")
-    assert "max_stack_depth=1000; or it may be endless" in err
+    assert "max_stack_depth=1000; it may also be infinite" in err
 
 
 # ---- lowered, passes, explain, summarize, types ---------------------------------------------------------------------

@@ -120,7 +120,7 @@ def test_the_last_json_line_says_why_a_run_failed_or_was_interrupted(cli, tmp_pa
         ([], failing(nan), 1, "failed", None, "The log-density is NaN."),
         ([], failing(nan, (6, 9, 20, 6)), 1, "failed", path, "The log-density is NaN."),
         ([], interrupted(6, 9, 20, 6), 130, "interrupted", path, "interrupted; saved in "),
-        ([], interrupted(0, 0, 0, 0), 130, "interrupted", None, "nothing was drawn yet"),
+        ([], interrupted(0, 0, 0, 0), 130, "interrupted", None, "no draws were made yet"),
     ]:
         found, out, err = cli("--json", "--force", *arguments, run=run)
         last = json.loads(out.splitlines()[-1])
@@ -165,7 +165,7 @@ def test_existing_output_is_refused_before_the_run(cli):
 
 
 UNWRITABLE = [
-    ("output.path=missing/out.nc", "missing does not exist. Make it, or set output.path"),
+    ("output.path=missing/out.nc", "missing does not exist. Create it, or set output.path"),
     ("output.path=.", "Cannot write .: it names a folder"),
     ("output.path=/dev/null", "Cannot write /dev/null: it is not a file"),
     ("output.path=small.yaml", "small.yaml exists and is not overwritten"),
@@ -188,7 +188,7 @@ def test_unwritable_output_is_refused(cli, key, message):
     [
         (["sampler.chians=3"], "sampler.chians: unknown key; did you mean 'chains'?"),
         (["sampler.chains=0"], "sampler.chains: found 0; expected auto, or an integer of at least 1"),
-        (["sampler.draws=-1"], "sampler.draws: found -1 (an integer); expected an integer at least 1"),
+        (["sampler.draws=-1"], "sampler.draws: found -1 (an integer); expected an integer of at least 1"),
         (["model.name=x"], "model.name: found 'x'; expected one of logistic_regression, correlated_gaussian"),
     ],
 )
@@ -256,7 +256,7 @@ def test_interrupted_with_no_complete_draw_still_saves_the_others(cli):
 def test_interrupted_before_the_first_draw_writes_nothing(cli):
     code, _, err = cli(run=lambda model, sampler, execution: make_draws(model, sampler, done=(0, 0, 0, 0)))
     assert code == 130
-    assert "nothing was drawn yet and no file was written" in err
+    assert "no draws were made yet, and no file was written" in err
     assert os.listdir() == ["small.yaml"]
 
 
@@ -282,7 +282,7 @@ def test_signals_while_saving_do_not_lose_the_file(cli, monkeypatch, number, cod
             found, _, err = cli(*options, "--force")
         assert found == (0 if options else code)
         assert "; saving the draws." in err
-        assert ("press again to give up and lose them" in err) == (times > 1)
+        assert ("press again to quit and lose them" in err) == (times > 1)
         assert ("the draws are in " in err) == (not options)
         with xarray.open_dataset("out.nc", group="posterior", engine="h5netcdf") as posterior:
             assert posterior.sizes["draw"] == 20
@@ -295,7 +295,7 @@ def test_giving_up_while_saving_says_so(cli, monkeypatch):
     during_save(monkeypatch, lambda: [(time.sleep(s), signal.raise_signal(signal.SIGINT)) for s in (0, 0, 0.2)])
     code, _, err = cli()
     assert code == 130
-    assert "the draws were given up and no file was written" in err
+    assert "the draws were discarded, and no file was written" in err
     assert os.listdir() == ["small.yaml"]
 
 
@@ -324,7 +324,7 @@ def test_a_file_that_no_folder_takes_is_asked_for_on_a_terminal(cli, monkeypatch
     monkeypatch.setattr(sys.stdin, "readline", lambda: next(answers), raising=False)
     code, _, err = cli("--quiet")
     assert (code, full.refused) == (0, ["out.nc", "out.nc", "x.nc"])
-    assert err.count("They are still in memory. Make room and press Enter to try again") == 3
+    assert err.count("They are still in memory. Free some space and press Enter to try again") == 3
     assert "No space left on device" in err
     assert f"the draws are in {tmp_path.resolve() / 'here.nc'}" in err
     assert sorted(os.listdir()) == ["here.nc", "small.yaml"]
@@ -436,7 +436,7 @@ def test_checks_do_not_import_tensorflow(tmp_path, arguments, code):
 def test_module_as_a_command(tmp_path):
     done = run_process("-m", "batchnuts.sample", "--help", cwd=tmp_path)
     assert done.returncode == 0
-    assert "sampler.max_tree_depth  (an integer at least 1 and at most 20; default 10)" in done.stdout
+    assert "sampler.max_tree_depth  (an integer of at least 1 and at most 20; default 10)" in done.stdout
     done = run_process("-m", "batchnuts.sample", "--config", "nope", cwd=tmp_path)
     assert done.returncode == 2
     assert "Packaged configs: correlated_gaussian.yaml, eight_schools.yaml, gaussian_process.yaml, " in done.stderr

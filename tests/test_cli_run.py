@@ -188,7 +188,7 @@ def test_a_run_that_ends_by_itself_says_why(tmp_path: Path, run_here: Callable[.
     assert re.fullmatch(rf"x has bulk ESS >= 20 after {posterior.sizes['draw']} draws of each chain", why)
     assert posterior.sizes["draw"] < 40
     refused = run_here("--config", "small.yaml", *quick, "--force", until.replace("x", "y"), cwd=tmp_path, code=2)
-    assert "sampler.until.parameters: found 'y', which is no parameter of the model; expected some of x" in refused
+    assert "sampler.until.parameters: found 'y', which is not a parameter of the model; expected some of x" in refused
 
 
 def with_signals(folder: Path, marker: str, numbers: Sequence[int], *overrides: str) -> tuple[int, str, str]:
@@ -262,10 +262,13 @@ def test_a_signal_while_drawing_saves_the_draws(tmp_path: Path, numbers: list[in
 def test_a_signal_before_the_first_draw_saves_nothing(tmp_path: Path, marker: str, numbers: list[int]) -> None:
     code, out, err = with_signals(tmp_path, marker, numbers, "sampler.warmup=100000")
     assert code == 128 + numbers[0]
-    assert "nothing was drawn yet and no file was written" in err
+    assert "no draws were made yet, and no file was written" in err
     assert out == ""
     # once warmup has begun, there is a checkpoint, and it is said
-    assert set(os.listdir(tmp_path)) == {"long.yaml", *(["out.nc.checkpoint"] if "Go on with --resume" in err else [])}
+    assert set(os.listdir(tmp_path)) == {
+        "long.yaml",
+        *(["out.nc.checkpoint"] if "Continue with --resume" in err else []),
+    }
 
 
 WHILE_IMPORTING = """\
@@ -298,7 +301,7 @@ def test_a_signal_while_libraries_are_imported_ends_quietly(
         done = subprocess.run(line, capture_output=True, timeout=240, check=False, **options)
     why = "interrupted" if number == "SIGINT" else f"ended by {number}"
     assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr == f"batchnuts: {why}; nothing was drawn yet and no file was written.\n"
+    assert done.stderr == f"batchnuts: {why}; no draws were made yet, and no file was written.\n"
 
 
 def groups_of(file: Any) -> list[str]:
@@ -457,8 +460,8 @@ def test_bad_models(models: Path, run_here: Callable[..., str], target: str, wor
     ("override", "words"),
     [
         ("sampler.chains=0", "sampler.chains: found 0; expected auto, or an integer of at least 1"),
-        ("sampler.draws=-1", "sampler.draws: found -1 (an integer); expected an integer at least 1"),
-        ("sampler.chains=many", "sampler.chains: found 'many' (a text); expected an integer"),
+        ("sampler.draws=-1", "sampler.draws: found -1 (an integer); expected an integer of at least 1"),
+        ("sampler.chains=many", "sampler.chains: found 'many' (a string); expected an integer"),
         ("sampler.step_size=.nan", "sampler.step_size: found nan"),
         ("sampler.dras=3", "did you mean 'draws'"),
         ("sampler.warmup.from=gone.nc", "sampler.warmup.from: there is no file gone.nc"),

@@ -279,7 +279,7 @@ def test_tasks_of_workers_that_are_all_gone_are_given_to_those_that_come(
         assert "pending" in {future.status for future in client.cancelled}
         client.fails = lambda order: die() if order.first == 4 else None
         said = refused(progress=within(100.0), **IN_PROCESS)
-    assert "Chains 4 to 5 cannot be run (warmup): several workers have ended one after another" in said
+    assert "Chains 4 to 5 cannot be run (warmup): several workers ended one after another" in said
 
 
 def test_workers_that_come_later_get_a_share(

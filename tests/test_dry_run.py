@@ -57,7 +57,7 @@ def test_dry_run_tries_starts_though_the_number_of_chains_is_not_decided(dry_run
         assert dry_run(f"sampler.init.values={{x: {[[0.0] * 3] * starts}}}")[0] == 0
     code, _, err = dry_run(f"sampler.init.values={{x: {[[0.0] * 3] * 33}}}")
     assert code == 2
-    assert "found 33 starts, which no number of chains up to" in err
+    assert "found 33 starts, more than the superchains of" in err
     assert dry_run("sampler.init.values={x: [0, 0]}")[0] == 2
 
 
@@ -68,7 +68,7 @@ def test_dry_run_refuses_a_run_of_another_model(dry_run):
     assert sample.main(["--config", "small.yaml", "model.dimension=2", *QUICK]) in (0, 1)
     for key, said in (
         ("init.run", "in out.nc 'x' has 2 numbers"),
-        ("warmup.from", "out.nc is of a run of another model"),
+        ("warmup.from", "out.nc is from a run of another model"),
     ):
         code, _, err = dry_run(f"sampler.{key}=out.nc", "output.path=other.nc")
         assert code == 2
@@ -81,7 +81,7 @@ def test_dry_run_with_force_deletes_nothing(dry_run):
     kept.touch()
     code, _, err = dry_run()
     assert code == 2
-    assert "has the checkpoint of a run that has not ended" in err
+    assert "has the checkpoint of an unfinished run" in err
     assert dry_run("--force", "output.variables=[x]")[0] == 0
     assert kept.exists()
 

@@ -148,10 +148,10 @@ def test_a_bad_run_says_what_is_wrong_and_what_to_do(call: Any, points: list[int
         "Some trajectories diverged: raise target_acceptance",
         "Warmup had not settled",
         "Far from all others at the end of warmup (1): 2",
-        "Draws that diverged: 8",
-        "where trajectories that diverged began",
+        "Divergent draws: 8",
+        "where divergent trajectories began",
         "Scales from 0.1 (a&lt;b[p1]) to 2 (a&lt;b[p0])",
-        "Step size of each chain its own: 0.5 to 4.",
+        "Step sizes, one per chain: 0.5 to 4.",
         "Warmup had 2 windows",
     ):
         assert said in page, said
@@ -176,7 +176,7 @@ def test_speeds_over_time_are_those_of_the_history(call: Any, points: list[int],
         np.testing.assert_allclose(one.utilization, share)
     (without := tmp_path / "without").mkdir()
     call(written(GOOD, without))
-    assert "nothing is known of speeds over time" in (without / "run.html").read_text()
+    assert "speeds over time are not known" in (without / "run.html").read_text()
 
 
 def test_a_store_has_the_page_of_a_file(call: Any, points: list[int], tmp_path: Path) -> None:
@@ -225,15 +225,15 @@ def test_json_has_the_numbers_of_check(call: Any, points: list[int], tmp_path: P
 @pytest.mark.parametrize(
     ("draws", "said", "drawn"),
     [
-        (make_draws(MODEL, SamplerSettings(chains=1, draws=50)), "Convergence cannot be judged", KINDS),
-        (make_draws(MODEL, SamplerSettings(chains=6, draws=3)), "Convergence cannot be judged", KINDS),
+        (make_draws(MODEL, SamplerSettings(chains=1, draws=50)), "Convergence cannot be assessed", KINDS),
+        (make_draws(MODEL, SamplerSettings(chains=6, draws=3)), "Convergence cannot be assessed", KINDS),
         pytest.param(
             make_draws(MODEL, SamplerSettings(chains=2, draws=1)),
-            "Convergence cannot be judged",
+            "Convergence cannot be assessed",
             KINDS,
             marks=pytest.mark.slow,
         ),
-        (replace(GOOD, done=np.array([0] + [5] * 7), interrupted=True), "There is no draw that every chain has", set()),
+        (replace(GOOD, done=np.array([0] + [5] * 7), interrupted=True), "No draw was completed by every chain", set()),
         (replace(GOOD, done=np.array([40] + [50] * 7), interrupted=True), "The run was interrupted", KINDS),
         pytest.param(
             replace(GOOD, position=np.zeros_like(GOOD.position)),
@@ -330,7 +330,7 @@ def test_draws_that_are_not_finite_are_a_failure(call: Any, tmp_path: Path) -> N
     file = written(replace(GOOD, position=position), tmp_path)
     code, _, err = call(file)
     assert code == 1
-    assert "cannot be judged: Some draws are NaN or infinite" in err
+    assert "cannot be diagnosed: Some draws are NaN or infinite" in err
 
 
 def test_existing_pages_stay_without_force(call: Any, points: list[int], tmp_path: Path) -> None:

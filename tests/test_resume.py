@@ -160,9 +160,9 @@ def test_a_run_under_a_url_ends_on_a_signal(folder: Path) -> None:
     process = start_and_end_while_drawing(arguments, folder)
     _, said = process.communicate()
     assert process.returncode == 143
-    assert re.search(rf"Go on with --resume {url} in this folder, which has ended\.zarr-\w+\.checkpoint\.", said)
+    assert re.search(rf"Continue with --resume {url} in this folder, which has ended\.zarr-\w+\.checkpoint\.", said)
     elsewhere = run("--resume", url, cwd=folder / "elsewhere", code=1).stderr
-    assert "or it was begun in another folder, where its checkpoint is" in elsewhere
+    assert "or it was started in another folder, where its checkpoint is" in elsewhere
     groups = groups_of(store)
     assert groups["diagnostics"].attrs["draws"] == groups["posterior"].sizes["draw"] < 2000
     run("--resume", url, cwd=folder)
@@ -192,7 +192,7 @@ def test_a_run_that_is_killed_when_its_output_is_written_has_ended(folder: Path)
     whole.write_text("of another program")
     assert "exists and is not overwritten" in run("--resume", "whole.nc", cwd=folder, code=1).stderr
     whole.write_bytes(content)
-    assert "the run had ended; its output is complete" in run("--resume", "whole.nc", cwd=folder).stderr
+    assert "the run had already finished; its output is complete" in run("--resume", "whole.nc", cwd=folder).stderr
     assert whole.read_bytes() == content
     assert not (folder / "whole.nc.checkpoint").exists()
 
@@ -203,24 +203,32 @@ def test_a_signal_saves_draws_and_a_checkpoint(folder: Path) -> None:
     process = start_and_end_while_drawing(arguments, folder)
     _, said = process.communicate()
     assert process.returncode == 143
-    assert "Go on with --resume" in said
+    assert "Continue with --resume" in said
     again = run("--config", "run.yaml", "output.path=ended.nc", "--quiet", cwd=folder, code=2)
-    assert "has the checkpoint of a run that has not ended" in again.stderr
+    assert "has the checkpoint of an unfinished run" in again.stderr
     run("--resume", "ended.nc", "--quiet", cwd=folder)
     said = run("--resume", "ended.nc", cwd=folder, code=1).stderr
-    assert "the run has ended; to make it longer, add sampler.draws=+1000" in said
+    assert "the run has finished; to extend it, add sampler.draws=+1000" in said
     assert_same_run(folder / "whole.nc", folder / "ended.nc")
 
 
 MISTAKES = {
     "nothing there": (["--resume", "none.nc"], 1, "There is no checkpoint of .*none.nc"),
-    "it has ended": (["--resume", "whole.nc"], 1, r"the run has ended; .* add sampler\.draws=\+1000"),
+    "it has ended": (["--resume", "whole.nc"], 1, r"the run has finished; .* add sampler\.draws=\+1000"),
     "with a setting": (["--resume", "whole.nc", "sampler.chains=3"], 2, "found sampler.chains=3; expected nothing"),
     "fewer draws": (["--resume", "whole.nc", "sampler.draws=+0"], 2, r"found sampler\.draws=\+0; expected nothing"),
     "a longer one that is not there": (["--resume", "none.nc", "sampler.draws=+5"], 1, r"there is no file .*none\.nc"),
-    "a longer one of something else": (["--resume", "run.yaml", "sampler.draws=+5"], 1, "is no file of an earlier run"),
-    "a longer one of a folder": (["--resume", ".", "sampler.draws=+5"], 1, "is a folder, and no Zarr store of a run"),
-    "elsewhere": (["--resume", "memory://a.zarr"], 1, "no such run here, or it was begun in another folder"),
+    "a longer one of something else": (
+        ["--resume", "run.yaml", "sampler.draws=+5"],
+        1,
+        "is not the file of an earlier run",
+    ),
+    "a longer one of a folder": (
+        ["--resume", ".", "sampler.draws=+5"],
+        1,
+        "is a folder, but not a Zarr store of a run",
+    ),
+    "elsewhere": (["--resume", "memory://a.zarr"], 1, "no such run here, or it was started in another folder"),
     "with a config": (["--resume", "whole.nc", "--config", "run.yaml"], 2, "not allowed with argument"),
 }
 
@@ -245,7 +253,7 @@ def test_a_longer_run_that_is_stopped_leaves_its_file_and_says_so(
     before = (folder / "whole.nc").read_bytes()
     assert sample.main(["--resume", "whole.nc", "sampler.draws=+10"]) == 130
     said = capsys.readouterr().err
-    assert f"nothing was drawn yet and {folder / 'whole.nc'} stays as it was, with 2000 draws of each chain." in said
+    assert f"no draws were made yet, and {folder / 'whole.nc'} is unchanged, with 2000 draws of each chain." in said
     assert "no file was written" not in said
     assert (folder / "whole.nc").read_bytes() == before
 
@@ -274,7 +282,7 @@ def test_a_file_alone_starts_no_cluster(folder: Path, made: str, tmp_path: Path)
     of_a_cluster(output, {"class": "subprocess.Popen", "args": ["touch", "was_run"]})
     more = ["sampler.draws=+10"] if made == "ended" else []
     said = run("--resume", str(output), *more, cwd=tmp_path, code=2).stderr
-    assert "A file alone starts no cluster and connects to none" in said
+    assert "A file alone cannot start a cluster or connect to one" in said
     named = "execution.cluster={class: subprocess.Popen, args: [touch, was_run]}"
     said = run("--resume", str(output), *more, named, cwd=tmp_path, code=2).stderr
     assert f"command line, {named[:57]}" in said

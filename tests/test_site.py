@@ -94,7 +94,7 @@ def test_reference_pages_have_signatures_parameters_and_settings():
     assert "\n- `unconstrained`: whether to add the group" in sampling
     assert "(`docs/progress.md`)" in sampling
     assert (
-        "\n| `draws` | draws kept per chain, after warmup | an integer at least 1 and at most 1,000,000,000 (`200`) |"
+        "\n| `draws` | draws kept per chain, after warmup | an integer of at least 1 and at most 1,000,000,000 (`200`)"
         in settings
     )
     assert "\n| `exp(x)`{ #batchnuts.autobatch.ops.exp } | e to the power `x`." in ops

@@ -63,7 +63,7 @@ class TestStopSignals:
         assert stop.exit_code == 128 + getattr(signal, numbers[0])
         printed = capsys.readouterr().err.splitlines()
         assert printed[0].endswith("; saving the draws.")
-        assert printed[1:] == ["batchnuts: saving the draws; press again to give up and lose them."][: len(numbers) - 1]
+        assert printed[1:] == ["batchnuts: saving the draws; press again to quit and lose them."][: len(numbers) - 1]
 
     def test_who_presses_again_after_the_warning_gives_up(self, clock):
         with StopSignals() as stop:

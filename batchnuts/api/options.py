@@ -29,54 +29,54 @@ class Options(TypedDict, total=False):
     chains: int | Literal["auto"]
     """number of chains, run together. auto: the number that reaches what `until` asks fastest here. Default: 256."""
     warmup: int | Literal["auto"] | Mapping[str, Any] | WarmupSettings
-    """auto, or a number of transitions, or these with other settings of warmup. Default: 'auto'."""
+    """auto, a number of transitions, or a mapping with settings of warmup. Default: 'auto'."""
     draws: int
     """draws kept per chain, after warmup. Default: 200."""
     init: Literal["auto", "uniform", "prior", "values", "run", "pathfinder"] | Mapping[str, Any] | InitSettings
-    """where chains start: a method, or these with its options. Default: 'auto'."""
+    """where chains start: a method, or a mapping with it and its options. Default: 'auto'."""
     superchains: int | None
-    """groups of chains, which start at one position each; null: 16 of at least 64 chains, else every chain starts
-    at its own. Default: None."""
+    """number of groups of chains that share an initial position; null: 16 for 64 chains or more, else every chain
+    has its own. Default: None."""
     until: Mapping[str, Any] | Until | None
-    """sampling ends when these hold, with at most `draws` draws per chain; null: all are made. Default: None."""
+    """conditions that end sampling, with at most `draws` draws per chain; null: all draws are made. Default: None."""
     seed: int
-    """the run's random numbers follow from this number alone. Default: 0."""
+    """the run's random numbers depend on this number alone. Default: 0."""
     target_acceptance: float
     """mean acceptance statistic that the step size is adapted to. Default: 0.8."""
     transition: Literal["nuts", "walnuts"]
-    """nuts: the No-U-Turn Sampler, with one step size; walnuts: with leapfrogs that are divided where the energy
-    demands it. Default: 'nuts'."""
+    """nuts: the No-U-Turn Sampler, with one step size; walnuts: with leapfrog steps that are divided where the
+    energy requires it. Default: 'nuts'."""
     selection: Literal["multinomial", "slice"]
     """how a draw is chosen from its trajectory; multinomial: with weight exp(-H); slice: with equal weights, among
     the states whose exp(-H) exceeds a random level. Default: 'multinomial'."""
     max_tree_depth: int
     """a trajectory doubles at most this many times. Default: 10."""
     max_tree_depth_warmup: int | None
-    """the same during warmup; null takes max_tree_depth there too. Default: None."""
+    """the same during warmup; null: max_tree_depth. Default: None."""
     leapfrogs_per_leaf: int
     """leapfrog steps between two states of a trajectory. Default: 1."""
     divergence_threshold: float
     """nuts: an energy error above this ends the trajectory and counts as a divergence. Default: 1000.0."""
     energy_tolerance: float
-    """walnuts: the leapfrogs between two states are halved until the energy varies by at most this. Default:
+    """walnuts: the leapfrog steps between two states are halved until the energy varies by at most this. Default:
     0.5."""
     max_step_halvings: int
-    """walnuts: how often at most; where that is not enough, the trajectory diverges. Default: 10."""
+    """walnuts: maximum number of halvings; if that is not enough, the trajectory diverges. Default: 10."""
     step_size: float | None
     """leapfrog step size; null adapts it in warmup, a number keeps it fixed at that. Default: None."""
     metric: Literal["diag", "dense", "low_rank", "unit"]
     """what warmup adapts to the posterior: diag a scale for each coordinate, dense all correlations, low_rank the
     strongest of them; unit keeps the identity. Default: 'diag'."""
     metric_rank: int
-    """of the metric low_rank: directions with a correction, at most. Default: 16."""
+    """maximum number of corrected directions of the metric low_rank. Default: 16."""
     backend: Literal["auto", "native", "jax", "tensorflow", "numpy"]
-    """native runs each chain in machine code, the others run the virtual machine on that array library; auto takes
-    native with gradients by JAX, on accelerators jax, and tensorflow for a density written in TensorFlow or where
-    JAX is not installed. Default: 'auto'."""
+    """native runs each chain in machine code, the others run the virtual machine on that array library; auto: native
+    with gradients by JAX; jax on accelerators; tensorflow for a density written in TensorFlow, or without JAX.
+    Default: 'auto'."""
     chunk_lanes: int | None
-    """chains that run together as one batch; null chooses a number that suits the processor. Default: None."""
+    """chains that run together as one batch; null: a number that suits the processor. Default: None."""
     max_stack_depth: int | None
-    """frames of each variable's stack; null chooses a bound that suffices. Default: None."""
+    """frames of each variable's stack; null: a sufficient bound. Default: None."""
     cache: str | None
     """folder that keeps compiled programs for the next start; auto: the user's cache folder, null: none is read or
     written. Default: 'auto'."""
@@ -84,7 +84,7 @@ class Options(TypedDict, total=False):
     """other processes or machines that run the chains: local, the address of a Dask scheduler (tcp://HOST:PORT), or
     a mapping with what starts one; null: threads of this process. Default: None."""
     expert: Mapping[str, Any] | ExpertSettings
-    """what is chosen well without you: executor, mode, style, schedule, shards. Default: {}."""
+    """settings with good automatic choices: executor, mode, style, schedule, shards. Default: {}."""
 
 
 MAIN_VALUES: Mapping[str, Any] = {"warmup": "auto", "init": "auto", "expert": {}}

@@ -111,10 +111,10 @@ def sample_chains(
                 error.result = result_of(failure.draws)  # type: ignore[attr-defined]
             except BaseException as second:
                 raise second from error
-            error.add_note("The draws made before are in this exception's attribute `result`.")
+            error.add_note("The draws made so far are in this exception's attribute `result`.")
             raise error
         if not draws.done.any():
-            raise KeyboardInterrupt(f"{stop.name}; nothing was drawn yet")
+            raise KeyboardInterrupt(f"{stop.name}; no draws were made yet")
         stop.hold()
         result = result_of(draws)
     if signals == "raise" and (draws.interrupted or stop.first is not None):

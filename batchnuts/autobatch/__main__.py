@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "function",
             metavar="MODULE:FUNCTION",
-            help="a function under @batch: package.module:f, or path/to/file.py:f",
+            help="a function decorated with @batch: package.module:f, or path/to/file.py:f",
         )
         command.add_argument(
             "--types",
@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
             choices=(AUTO, *BACKENDS),
             default=AUTO,
             help="array library whose type rules are used (default auto; numpy starts faster, but cannot trace: "
-            "it sees less of what an op leaves unread or passes on, so some programs come out longer)",
+            "it does not see which inputs an op ignores or passes through, so some programs come out longer)",
         )
         command.set_defaults(command=run, name=name)
     demo = commands.add_parser(
@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("program", metavar="NAME", help=f"one of {', '.join(DEMOS)}")
     demo.add_argument(
-        "lanes", nargs="*", metavar="LANE", help="one lane's arguments each, with commas between them: 6, or 2,3"
+        "lanes", nargs="*", metavar="LANE", help="the arguments of one lane each, separated by commas: 6, or 2,3"
     )
     demo.add_argument("--backend", choices=(AUTO, *BACKENDS), default=AUTO, help="default auto")
     demo.add_argument("--mode", choices=MODES, default="xla", help="how it is run (default xla)")
@@ -156,12 +156,16 @@ def load_function(target: str, backend: str) -> BatchedFunction:
         if not hasattr(value, part):
             batched = sorted(n for n, v in vars(value).items() if isinstance(v, BatchedFunction))
             available = (
-                f"its batched functions are {', '.join(batched)}" if batched else "it has no function under @batch"
+                f"its batched functions are {', '.join(batched)}"
+                if batched
+                else "it has no function decorated with @batch"
             )
             raise UsageError(f"{origin} has no {part!r}; {available}")
         value = getattr(value, part)
     if not isinstance(value, BatchedFunction):
-        raise UsageError(f"{name} of {origin} is a {type(value).__name__}, expected a function under @autobatch.batch")
+        raise UsageError(
+            f"{name} of {origin} is a {type(value).__name__}, expected a function decorated with @autobatch.batch"
+        )
     _start(backend)
     return value
 
@@ -187,9 +191,9 @@ def _load_module(name: str) -> Any:
     except ModuleNotFoundError:
         spec = None
     except ValueError as error:  # of "__main__", or an empty part
-        raise UsageError(f"{name!r} is no module's name ({error})") from None
+        raise UsageError(f"{name!r} is not a module name ({error})") from None
     if spec is None:
-        raise UsageError(f"there is no module {name!r}; a file is given as path/to/file.py:function")
+        raise UsageError(f"there is no module {name!r}; give a file as path/to/file.py:function")
     return _importing(name, lambda: importlib.import_module(name))
 
 

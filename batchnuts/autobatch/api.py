@@ -86,8 +86,8 @@ class BatchedFunction(LaneFunction):
         if in_one_lane_code.get():
             raise TypeError(
                 f"the batched function {self.__name__!r} was called by plain one-lane code; call it directly in a "  # type: ignore[attr-defined]
-                "batched function, or make the helper that calls it one with @batch. A decorator above @batch is such "
-                "code, too: give what it makes another name"
+                "batched function, or decorate the helper that calls it with @batch. A decorator above @batch is such "
+                "code, too: assign its result to another name"
             )
         if single_lane.get():
             return self.plain_function(*args, **kwargs)

@@ -100,7 +100,7 @@ def read(content: bytes, compile_it: Compile, drop: Callable[[], None] = lambda:
         if _texts(recompiled) != _texts(compiled):
             drop()
             raise BatchnutsError(
-                "A compiled program that was kept on disk was not the one that the compiler makes now. It is deleted: "
+                "A compiled program cached on disk differs from the one that the compiler makes now. It was deleted: "
                 "run again."
             )
         return _calls_of(recompiled)[0]

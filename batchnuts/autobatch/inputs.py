@@ -76,11 +76,11 @@ def as_array(name: str, leaf: Any) -> np.ndarray:
             inside = f"autobatch.{library.name.lower()}(function, max_stack_depth=..., check=False)"
             raise LaneInputError(
                 f"argument {name!r} has no values yet, since {library.name} is tracing the program that this call is "
-                f"in. Make {inside} outside of that program, and call this within it."
+                f"in. Create {inside} outside of that program, and call that inside it."
             ) from None
         if not isinstance(error, (ValueError, TypeError)):
             raise
-        raise LaneInputError(f"argument {name!r} is no array: {error}") from None
+        raise LaneInputError(f"argument {name!r} is not an array: {error}") from None
     if isinstance(leaf, np.ma.MaskedArray):
         raise LaneInputError(
             f"argument {name!r} is a masked array, whose mask would be lost. Give `x.filled(...)`, and `x.mask` as "
@@ -98,7 +98,7 @@ def as_array(name: str, leaf: Any) -> np.ndarray:
         held_type = type(leaf).__name__ if scalar_object else array.dtype
         instead = " Give arrays, in tuples, dicts, namedtuples or frozen dataclasses." if scalar_object else ""
         if str(held_type).startswith(("bfloat16", "float8")):
-            instead = f" Give {name}.astype('float32'): there is no arithmetic of {held_type} here."
+            instead = f" Give {name}.astype('float32'): arithmetic in {held_type} is not supported."
         raise LaneInputError(f"argument {name!r} holds {held_type}, expected numbers or booleans.{instead}")
     if array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):
         raise LaneInputError(f"argument {name!r} holds {array.dtype}; give a dtype of 64 bits at most (complex: 128).")

@@ -82,8 +82,9 @@ _NO_REVERSE = {
 
 
 _DERIVATIVES = {
-    "forward-mode autodiff": "with max_sweeps there is a reverse-mode derivative, and none in forward mode (jax.jvp, "
-    "jax.jacfwd) except of that: jax.hessian works. Make another one without max_sweeps for forward mode.",
+    "forward-mode autodiff": "with max_sweeps there is a reverse-mode derivative, but no forward-mode one (jax.jvp, "
+    "jax.jacfwd) except of the reverse-mode one: jax.hessian works. Create another one without max_sweeps for forward "
+    "mode.",
     "closed-over value": "a batched function has a reverse-mode derivative with respect to its arguments only, and it "
     "reads a variable of the scope around it that is differentiated. Make that an argument of the batched function.",
 }
@@ -120,7 +121,7 @@ class InsideFunction:
         max_sweeps: int | None = None,
     ) -> None:
         if not isinstance(function, BatchedFunction):
-            raise TypeError(f"{function!r} is no batched function; decorate it with @autobatch.batch")
+            raise TypeError(f"{function!r} is not a batched function; decorate it with @autobatch.batch")
         self.function = function
         self.max_stack_depth = _positive("max_stack_depth", max_stack_depth)
         self.max_sweeps = max_sweeps
@@ -159,8 +160,8 @@ class InsideFunction:
             return result, faults
         if self._library.trace_of(faults) is not None:
             raise TypeError(
-                f"{self.function.__name__}: inside of a traced program no lane's error can be raised. Make it with "  # type: ignore[attr-defined]
-                "check=False, which gives (result, faults), and look at the faults outside."
+                f"{self.function.__name__}: errors of lanes cannot be raised inside a traced program. Create it "  # type: ignore[attr-defined]
+                "with check=False, which returns (result, faults), and check the faults outside."
             )
         self.raise_faults(faults)
         return result

@@ -106,7 +106,9 @@ class LaneProgram:
         options = MachineOptions(limit, stack_depth, schedule, ends_early=ends_early, identity=self._identity)
         machine = self.engine.machine(self._compiled, self._backend, lanes, options)
         if not isinstance(machine, ResumableMachine):
-            raise OptionError(f"backend {self.engine.info.name!r} runs programs as a whole, expected one that resumes")
+            raise OptionError(
+                f"backend {self.engine.info.name!r} runs programs as a whole, expected one that can resume"
+            )
         return machine
 
     def result(self, machine: Machine, state: State) -> Any:

@@ -75,6 +75,6 @@ def names_in_files(title: str, kind: str, names: Iterable[str]) -> dict[str, str
         if owners.setdefault(in_file, name) != name:
             raise ModelError(
                 f"Model {title!r}: the {kind}s {owners[in_file]!r} and {name!r} would both be {in_file!r} in files, "
-                "which exclude slashes; rename one of them."
+                "where names cannot have slashes; rename one of them."
             )
     return in_files

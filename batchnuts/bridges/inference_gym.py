@@ -92,7 +92,7 @@ def make_target(name: str, **arguments: Any) -> Any:
     needed = [p.name for p in takes.values() if p.default is p.empty and p.name not in options]
     if needed:
         raise ModelError(
-            f"the target {name} is made with data of yours ({', '.join(needed)}): make it in Python, and give it to "
+            f"the target {name} is made with data of your own ({', '.join(needed)}): make it in Python, and give it to "
             "Model.from_inference_gym."
         )
     _refuse_download(name)

@@ -99,14 +99,14 @@ def from_jax(
         return _transformed(title, log_density, change, dtype, fields)
     for role, function in (("inverse", inverse), ("log_jacobian", log_jacobian)):
         if function is not None:
-            raise ModelError(f"Model {title!r}: {role} is that of a transform, which is not given.")
+            raise ModelError(f"Model {title!r}: {role} belongs to a transform, which is not given.")
     if not isinstance(supports, Mapping | None):
         raise ModelError(f"Model {title!r}: supports is {shown(supports)}; expected supports by the name of a part.")
     declared = dict(supports or {})
     if unknown := sorted(declared.keys() - set(values.shapes)):
         hint = nearest(unknown[0], values.shapes) or f"; its parts are {', '.join(values.shapes)}"
         raise ModelError(
-            sentence(f"Model {title!r}: supports has {unknown[0]!r}, which is no part of the example{hint}")
+            sentence(f"Model {title!r}: supports has {unknown[0]!r}, which is not a part of the example{hint}")
         )
     dims = checked_dims(f"Model {title!r}", fields.pop("dims", None))
     coords = checked_labels(f"Model {title!r}", fields.get("coords"))
@@ -321,15 +321,15 @@ def _change_of(
         round_trip = np.asarray(library.call(flat, at))
         if not np.allclose(round_trip, vector, rtol=1e-3, atol=1e-3):
             raise ModelError(
-                f"Model {title!r}: its transform of its inverse of the example is {shown(round_trip.tolist())}; "
-                f"expected the example, {shown(vector.tolist())}."
+                f"Model {title!r}: its transform, applied to its inverse of the example, gives "
+                f"{shown(round_trip.tolist())}; expected the example, {shown(vector.tolist())}."
             )
     if log_jacobian is not None:
         of_tree: Callable[[Mapping[str, Any]], Any] = functools.partial(_given_log_jacobian, log_jacobian, free)
     elif length != free.size:
         raise ModelError(
-            f"Model {title!r}: its transform makes {length} numbers of {free.size}, so its Jacobian is not that of a "
-            "square matrix; give log_jacobian, a function of the unconstrained tree."
+            f"Model {title!r}: its transform makes {length} numbers from {free.size}, so its Jacobian is not square; "
+            "give log_jacobian, a function of the unconstrained tree."
         )
     elif _is_elementwise(flat, start):
         of_tree = functools.partial(_elementwise_log_jacobian, flat, free)

@@ -39,13 +39,13 @@ def from_joint_distribution(
     title = name or str(joint.name)
     new_pins = {**dict(pinned or {}), **named}
     if repeated := sorted(new_pins.keys() & pins.keys()):
-        raise ModelError(f"Model {title!r}: {repeated[0]!r} is pinned already; leave it out, or unpin it before.")
+        raise ModelError(f"Model {title!r}: {repeated[0]!r} is pinned already; leave it out, or unpin it first.")
     parts = Parts.of(title, joint, {**pins, **new_pins})
     axes, labels = checked_dims(f"Model {title!r}", dims), checked_labels(f"Model {title!r}", coords)
     names = [leaf for part in parts.all for leaf in part.names]
     if unknown := [key for key in axes if key not in names]:
         raise ModelError(
-            sentence(f"Model {title!r}: dims has {unknown[0]!r}, which is no part{nearest(unknown[0], names)}")
+            sentence(f"Model {title!r}: dims has {unknown[0]!r}, which is not a part{nearest(unknown[0], names)}")
             + f" The parts are {', '.join(names)}."
         )
     observed = {
@@ -189,7 +189,7 @@ class _RealNumbers:
         """The real numbers [chains, ...] of starts by name. Raises ModelError where there are not values of all."""
         if set(values) != set(self.names):
             raise ModelError(
-                f"Model {self.parts.title!r}: its initializer gave values for {sorted(values)}; expected "
+                f"Model {self.parts.title!r}: its initializer returned values for {sorted(values)}; expected "
                 f"{sorted(self.names)}."
             )
         dtype = self.parts.dtype

@@ -169,9 +169,9 @@ class Parts:
             if bijector is None:
                 raise ModelError(
                     f"Model {self.title!r}: the part {part.name!r} ({type(part.distribution).__name__}) has no default "
-                    "bijector, so it is not known where its values lie. Pin it to data, or write Model.from_function("
+                    "bijector, so its support is not known. Pin it to data, or write Model.from_function("
                     f"lambda p: joint.log_prob(**p, **data), variables={{{part.name!r}: ...}}) with a support or a "
-                    "bijector of yours."
+                    "bijector of your own."
                 )
             bijectors.append(bijector)
         supports = [support_of(bijector) for bijector in bijectors]
@@ -288,8 +288,8 @@ def _as_drawn(title: str, name: str, data: Any, drawn: Any) -> Any:
             raise TypeError
     except (TypeError, ValueError):
         raise ModelError(
-            f"Model {title!r}: the data for its part {name!r} are a {type(data).__name__}, which is no array of "
-            "numbers."
+            f"Model {title!r}: the data for its part {name!r} are a {type(data).__name__}, which is not an "
+            "array of numbers."
         ) from None
     if array.shape != shape:
         raise ModelError(
@@ -312,7 +312,8 @@ def _as_drawn(title: str, name: str, data: Any, drawn: Any) -> Any:
         )
     if dtype.is_integer and not (converted == array).all():
         raise ModelError(
-            f"Model {title!r}: the data for its part {name!r} have numbers that are no {dtype.name}; expected integers."
+            f"Model {title!r}: the data for its part {name!r} have numbers that are not {dtype.name}; expected "
+            "integers."
         )
     return tf.constant(converted)
 

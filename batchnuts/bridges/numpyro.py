@@ -83,13 +83,13 @@ def from_numpyro(
             functions["of_data"] = _computed_of_data(bound, sites, zeros, seed)
     improper = [site.name for site in sites.sites if site.improper]
     if improper:
-        say(f"Model {title!r}: there will be no draws of the prior, since that of {improper[0]!r} is improper.")
+        say(f"Model {title!r}: there will be no prior draws, since the prior of {improper[0]!r} is improper.")
     elif not any(site.kind == "factor" for site in sites.sites):
         prior = functools.partial(traces.prior, *bound)
-        if can_be_traced(title, "draws of the prior", lambda seed, _: prior(seed), seed, np.zeros((), dtype)):
+        if can_be_traced(title, "prior draws", lambda seed, _: prior(seed), seed, np.zeros((), dtype)):
             functions["prior"] = functools.partial(in_dtype, prior, dtype)
     if not any(site.kind in ("observed", "factor") for site in sites.sites):
-        say(f"Model {title!r}: no site is observed and there is no factor, so its draws are those of the prior.")
+        say(f"Model {title!r}: no site is observed and there is no factor, so its draws are from the prior.")
     reported = [site.name for site in sites.sites if site.kind in ("latent", "deterministic")]
     return Model(
         name=title,
@@ -130,7 +130,7 @@ def _users_function(model: Any) -> Any:
 def _refuse_others(model: Any) -> None:
     if isinstance(model, str):
         raise ModelError(
-            f"The NumPyro model is the text {model!r}; expected the function itself. (A config names one, as "
+            f"The NumPyro model is the string {model!r}; expected the function itself. (A config names one, as "
             "`model: {numpyro: package.module:function}`.)"
         )
     if isinstance(model, (numpyro.infer.MCMC, numpyro.infer.mcmc.MCMCKernel)):
@@ -139,8 +139,8 @@ def _refuse_others(model: Any) -> None:
         )
     if isinstance(model, type(jax.jit(lambda: 0))):
         raise ModelError(
-            "The NumPyro model is a function of jax.jit, whose sites cannot be seen; give the function itself: it is "
-            "compiled here."
+            "The NumPyro model is wrapped in jax.jit, which hides its sites; give the function itself: batchnuts "
+            "compiles it."
         )
     if isinstance(model, distributions.Distribution):
         raise ModelError(
@@ -195,9 +195,9 @@ def _check_data(title: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], dt
     for path, leaf in flat:
         if isinstance(leaf, np.ma.MaskedArray):
             raise ModelError(
-                f"Model {title!r}: the argument {_place(path)} is a masked array, whose mask NumPyro does not know. "
-                "Give `y.filled(0.0)` and `~y.mask`, and leave missing observations out by numpyro.handlers.mask, or "
-                "impute them by `obs_mask`."
+                f"Model {title!r}: the argument {_place(path)} is a masked array, whose mask NumPyro ignores. Give "
+                "`y.filled(0.0)` and `~y.mask`, and leave out missing observations with numpyro.handlers.mask, "
+                "or impute them with `obs_mask`."
             )
     _check_numbers(title, {f"the argument {_place(path)}": leaf for path, leaf in flat}, dtype)
 

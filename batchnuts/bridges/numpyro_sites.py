@@ -194,7 +194,7 @@ def _site(title: str, name: str, site: Mapping[str, Any]) -> Site | None:
         raise ModelError(
             f"{subject} is a discrete latent variable ({kind}), which NUTS cannot sample; sum it out (a mixture is "
             "`dist.MixtureSameFamily`, a hidden Markov chain a `jax.lax.scan` of its forward algorithm in "
-            "`numpyro.factor`), or observe it. NumPyro's enumeration is not taken over."
+            "`numpyro.factor`), or observe it. NumPyro's enumeration is not supported."
         )
     if isinstance(traces.innermost(distribution), distributions.Delta):
         raise ModelError(f"{subject} has a delta distribution; use `numpyro.deterministic` for a value without noise.")
@@ -207,13 +207,13 @@ def _check_observed(subject: str, site: Mapping[str, Any]) -> None:
     """
     data = site["value"]
     if hasattr(data, "to_numpy"):
-        raise ModelError(f"{subject} has observations in a {_kind_of(data)}; give .to_numpy() of it.")
+        raise ModelError(f"{subject} has observations in a {_kind_of(data)}; pass its .to_numpy().")
     numbers = data.dtype.kind not in "OSUT" if hasattr(data, "dtype") else isinstance(data, (bool, int, float))
     if not numbers:
         kind = f"an array of dtype {data.dtype}" if hasattr(data, "dtype") else f"a {type(data).__name__}"
         raise ModelError(
-            f"{subject} has observations that are no array of numbers, but {kind}: {shown(data)}. Give an array of "
-            "numbers, without texts and without None for a missing one."
+            f"{subject} has observations that are not an array of numbers, but {kind}: {shown(data)}. Give an array of "
+            "numbers, without strings, and without None for a missing one."
         )
     value, expected = np.shape(site["value"]), tuple(site["fn"].shape())
     try:
@@ -237,7 +237,7 @@ class AxisNames:
         for name, axes in dims.items():
             if name not in reported:
                 hint = nearest(name, reported) or f"; its sites are {', '.join(reported)}"
-                raise ModelError(sentence(f"Model {title!r}: dims has {name!r}, which is no site of it{hint}"))
+                raise ModelError(sentence(f"Model {title!r}: dims has {name!r}, which is not one of its sites{hint}"))
             if len(axes) != len(sites.shapes[name]):
                 raise ModelError(
                     f"Model {title!r}: dims names {len(axes)} axes of {name!r}, which has shape {sites.shapes[name]}."
@@ -275,7 +275,7 @@ class AxisNames:
                 hint = f"; its axes are {', '.join(lengths)}" if lengths else "; no site has an axis"
                 raise ModelError(
                     sentence(
-                        f"Model {self._title!r}: coords has labels of {axis!r}, which is no axis of a site"
+                        f"Model {self._title!r}: coords has labels of {axis!r}, which is not an axis of a site"
                         f"{nearest(axis, lengths) or hint}"
                     )
                 )
@@ -310,9 +310,9 @@ def _advice_on(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """What to give in place of an argument that JAX does not compute with; empty if there is none."""
     for where, value in (*enumerate(args), *kwargs.items()):
         if hasattr(value, "to_numpy"):
-            return f" The argument {where!r} is a {_kind_of(value)}: give .to_numpy() of it."
+            return f" The argument {where!r} is a {_kind_of(value)}: pass its .to_numpy()."
         if isinstance(value, list):
-            return f" The argument {where!r} is a list: give numpy.array of it, if it is to be an array."
+            return f" The argument {where!r} is a list: pass numpy.array of it if it should be an array."
     return ""
 
 

@@ -145,8 +145,8 @@ class WholePlates(numpyro.primitives.Messenger):  # type: ignore[misc]
         if msg["type"] == "plate" and msg["args"][1] is not None and msg["args"][1] < msg["args"][0]:
             raise ModelError(
                 f"Model {self._title!r}: its plate {msg['name']!r} takes a random subsample of {msg['args'][1]} of "
-                f"{msg['args'][0]} rows, and the posterior given all of them cannot be sampled so; leave out "
-                "subsample_size."
+                f"{msg['args'][0]} rows, and the posterior given all of them cannot be sampled that way; "
+                "leave out subsample_size."
             )
 
 

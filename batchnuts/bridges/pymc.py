@@ -139,9 +139,9 @@ def from_pymc(
         if predictive is not None and can_be_traced(title, "posterior predictive draws", predict, seed, *zeros):
             functions["predictive"] = predictive
     if not model.potentials:
-        prior = _drawn(title, "draws of the prior", [], lambda: _unconstrained(model), names, dtype)
+        prior = _drawn(title, "prior draws", [], lambda: _unconstrained(model), names, dtype)
         if prior is not None and can_be_traced(
-            title, "draws of the prior", lambda seed, _: prior({}, seed), seed, np.zeros((), dtype)
+            title, "prior draws", lambda seed, _: prior({}, seed), seed, np.zeros((), dtype)
         ):
             functions["prior"] = functools.partial(in_dtype, functools.partial(prior, {}), dtype)
             _refuse_outside(title, model, functions)
@@ -204,7 +204,7 @@ def _refuse_others(model: Any) -> None:
         return
     if isinstance(model, str):
         raise ModelError(
-            f"The PyMC model is the text {model!r}; expected a pymc.Model. (A config names one, or a function that "
+            f"The PyMC model is the string {model!r}; expected a pymc.Model. (A config names one, or a function that "
             "makes one, as `model: {pymc: package.module:name}`.)"
         )
     if isinstance(model, type) or not callable(model):
@@ -330,7 +330,9 @@ def _drawn(
 
 def _reason(error: Exception) -> str:
     if name := missing_function(error):
-        return f"PyTensor has {name} from TensorFlow Probability for JAX, which does not go with JAX {jax.__version__}"
+        return (
+            f"PyTensor has {name} from TensorFlow Probability for JAX, which is incompatible with JAX {jax.__version__}"
+        )
     return text_of(error)
 
 
@@ -364,7 +366,7 @@ def _refuse_outside(title: str, model: Any, functions: dict[str, Any]) -> None:
             variable = model.values_to_rvs[value]
             kind = type(model.rvs_to_transforms[variable]).__name__
             say(
-                f"Model {title!r}: there will be no draws of the prior, since PyMC draws {variable.name!r} without "
+                f"Model {title!r}: there will be no prior draws, since PyMC draws {variable.name!r} without "
                 f"regard to its transform {kind}."
             )
             del functions["prior"]

@@ -42,22 +42,26 @@ class JaxOptions(Settings):
     )
     supports: dict[str, Annotated[VariableOptions, BeforeValidator(in_full)]] = Field(
         default_factory=dict,
-        description="where parts lie, by their names, as in {tau: positive, group.scale: positive}",
+        description="supports by part name, as in {tau: positive, group.scale: positive}",
     )
     transform: str | None = Field(
         None, description="function that maps a tree of unconstrained numbers to the tree of parameters"
     )
-    inverse: str | None = Field(None, description="the transform's way back")
+    inverse: str | None = Field(None, description="inverse of the transform")
     log_jacobian: str | None = Field(
         None, description="function that maps a tree of unconstrained numbers to log |det J| of the transform"
     )
     dtype: DType = Field("float32", description="precision of the sampler's arithmetic")
-    dims: dict[str, list[str]] = Field(default_factory=dict, description="names of axes, by the name of a part")
-    coords: dict[str, list[Any]] = Field(default_factory=dict, description="labels by the name of an axis")
-    initializer: str | None = Field(None, description="function of a NumPy generator and the number of chains: starts")
-    generated: str | None = Field(None, description="function of a draw's tree: further quantities, in a dict")
-    log_likelihood: str | None = Field(None, description="function of a draw's tree: of each observation, in a dict")
-    predictive: str | None = Field(None, description="function of a draw's tree and a seed: data like those observed")
+    dims: dict[str, list[str]] = Field(default_factory=dict, description="names of axes, by part name")
+    coords: dict[str, list[Any]] = Field(default_factory=dict, description="labels by axis name")
+    initializer: str | None = Field(
+        None, description="function of a NumPy generator and the number of chains that returns initial values"
+    )
+    generated: str | None = Field(None, description="function of a draw's tree: generated quantities, in a dict")
+    log_likelihood: str | None = Field(
+        None, description="function of a draw's tree: log-likelihood of each observation, in a dict"
+    )
+    predictive: str | None = Field(None, description="function of a draw's tree and a seed: simulated data")
     prior: str | None = Field(None, description="function of a seed: a tree drawn from the prior")
 
     @model_validator(mode="after")
@@ -116,13 +120,13 @@ class NumpyroOptions(Settings):
     )
     data: DataOptions | None = Field(
         None,
-        description="a file whose columns are its arguments of their names, or its argument `data`, in a dict: "
+        description="a file whose columns become its arguments of the same names, or its argument `data`, a dict: "
         "{path, columns}",
     )
     dtype: DType = Field("float32", description="precision of the sampler's arithmetic")
-    dims: dict[str, list[str]] = Field(default_factory=dict, description="names of axes, by the name of a site")
+    dims: dict[str, list[str]] = Field(default_factory=dict, description="names of axes, by site name")
     coords: dict[str, list[Any]] = Field(
-        default_factory=dict, description="labels by the name of an axis, which is that of a plate"
+        default_factory=dict, description="labels by axis name, which is that of a plate"
     )
 
     @model_validator(mode="after")
@@ -149,7 +153,7 @@ class PymcOptions(Settings):
     kwargs: dict[str, Any] = Field(default_factory=dict, description="its keyword arguments")
     data: DataOptions | None = Field(
         None,
-        description="a file whose columns are its arguments of their names, or its argument `data`, in a dict: "
+        description="a file whose columns become its arguments of the same names, or its argument `data`, a dict: "
         "{path, columns}",
     )
     dtype: DType | None = Field(None, description="precision of the sampler's arithmetic; null: that of the model")
@@ -169,11 +173,13 @@ def build_pymc(options: PymcOptions) -> Model:
         args, kwargs, _ = _arguments("pymc", model, options)
         model = called("pymc", options.pymc, model, *args, **kwargs)
         if model is None:
-            raise ConfigError(f"model.pymc: the function {options.pymc!r} gives None; expected it to return the model.")
+            raise ConfigError(
+                f"model.pymc: the function {options.pymc!r} returned None; expected it to return the model."
+            )
     elif options.args or options.kwargs or options.data is not None:
         raise ConfigError(
             f"model.pymc: {options.pymc!r} is a {type(model).__name__}, so args, kwargs and data have no effect; name "
-            "a function that makes the model of them."
+            "a function that makes the model from them."
         )
     return built("pymc", lambda: Model.from_pymc(model, name=options.pymc, dtype=options.dtype))
 
@@ -182,11 +188,11 @@ class JointDistributionOptions(Settings):
     """A joint distribution of TensorFlow Probability, and the values of its pinned parts."""
 
     joint_distribution: Place = Field(
-        description="a joint distribution of TensorFlow Probability, or a function that gives one, as "
+        description="a joint distribution of TensorFlow Probability, or a function that returns one, as "
         "package.module:name (the current folder is importable)"
     )
     pinned: dict[str, Any] = Field(
-        default_factory=dict, description="by part: its data, as numbers, or the name of a column of `data`"
+        default_factory=dict, description="data by part name: numbers, or the name of a column of `data`"
     )
     data: DataOptions | None = Field(
         None, description="a file whose columns the function gets as its argument `data`: {path, columns}"
@@ -194,8 +200,8 @@ class JointDistributionOptions(Settings):
     dtype: DType = Field(
         "float32", description="dtype of the columns of `data`; the model's dtype comes from its parts"
     )
-    dims: dict[str, list[str]] = Field(default_factory=dict, description="by part: names of its axes")
-    coords: dict[str, list[Any]] = Field(default_factory=dict, description="labels by the name of an axis")
+    dims: dict[str, list[str]] = Field(default_factory=dict, description="names of axes, by part name")
+    coords: dict[str, list[Any]] = Field(default_factory=dict, description="labels by axis name")
 
     @model_validator(mode="after")
     def _place(self) -> JointDistributionOptions:
@@ -215,7 +221,9 @@ def build_joint_distribution(options: JointDistributionOptions) -> Model:
     for part, value in options.pinned.items():
         if isinstance(value, str) and value not in arrays:
             hint = nearest(value, arrays) or (f"; the columns are {', '.join(arrays)}" if arrays else "")
-            raise ConfigError(sentence(f"model.pinned.{part}: found {value!r}, which is no column of model.data{hint}"))
+            raise ConfigError(
+                sentence(f"model.pinned.{part}: found {value!r}, which is not a column of model.data{hint}")
+            )
         pinned[part] = arrays[value] if isinstance(value, str) else value
     labels = {**({} if columns is None else columns.labels), **options.coords}
     named = {"name": options.joint_distribution, "dims": options.dims, "coords": labels}
@@ -243,7 +251,7 @@ class GymOptions(Settings):
 
     inference_gym: str = Field(description="a target of the Inference Gym by the name of its class, e.g. EightSchools")
     options: dict[str, Any] = Field(
-        default_factory=dict, description="arguments that it is made with, e.g. {ndims: 5}, {use_markov_chain: true}"
+        default_factory=dict, description="arguments of its constructor, e.g. {ndims: 5}, {use_markov_chain: true}"
     )
 
 
@@ -265,7 +273,7 @@ def _arguments(key: str, function: Any, options: Any) -> tuple[list[Any], dict[s
     if options.data is None:
         return args, kwargs, {}
     if options.data.observed:
-        raise ConfigError(f"model.data.observed: which data are observed is said by the model ({key}); leave it out.")
+        raise ConfigError(f"model.data.observed: the model ({key}) says which data are observed; leave it out.")
     data = options.data.read(dtype)
     takes, takes_any = list(data.arrays), False
     with suppress(TypeError, ValueError):  # a function without a signature
@@ -280,8 +288,8 @@ def _arguments(key: str, function: Any, options: Any) -> tuple[list[Any], dict[s
         if name not in takes and not takes_any:
             hint = nearest(name, takes) or f"; it takes ({', '.join(takes)})"
             raise ConfigError(
-                sentence(f"model.data: the column {name!r} is no argument of the model{hint}")
-                + " Choose columns by model.data.columns, by new names if need be: {argument: column}."
+                sentence(f"model.data: the column {name!r} is not an argument of the model{hint}")
+                + " Choose columns with model.data.columns, under new names if needed: {argument: column}."
             )
     return args, {**kwargs, **columns}, data.labels
 

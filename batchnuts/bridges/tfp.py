@@ -150,7 +150,7 @@ def one_dtype(title: str, dtypes: Mapping[str, Any]) -> DType:
         return "float64"
     kinds = ", ".join(f"{name} {tf.as_dtype(dtype).name}" for name, dtype in dtypes.items())
     raise ModelError(
-        f"Model {title!r}: its free parts have the dtypes {kinds}; expected float32 of all, or float64 of all."
+        f"Model {title!r}: its free parts have the dtypes {kinds}; expected float32 for all, or float64 for all."
     )
 
 

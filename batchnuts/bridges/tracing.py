@@ -33,9 +33,9 @@ INSTEAD = {
         "numpyro",
         "posterior predictive draws",
     ): "numpyro.infer.Predictive(model, {name: values of `posterior`})(key, ...)",
-    ("numpyro", "draws of the prior"): "numpyro.infer.Predictive(model, num_samples=1000)(key, ...)",
+    ("numpyro", "prior draws"): "numpyro.infer.Predictive(model, num_samples=1000)(key, ...)",
     ("pymc", "posterior predictive draws"): "pymc.sample_posterior_predictive(draws, model=model)",
-    ("pymc", "draws of the prior"): "pymc.sample_prior_predictive(model=model)",
+    ("pymc", "prior draws"): "pymc.sample_prior_predictive(model=model)",
 }
 """The library's own function for a missing group, by the module of the bridge and the group."""
 
@@ -44,7 +44,7 @@ def say_none(title: str, group: str, reason: str, place: str, bridge: str) -> No
     """Say that a run will lack a group, why in one sentence, and what to call in its place."""
     first = re.split(r"(?<=[.!])\s", reason)[0].rstrip(".")
     call = INSTEAD.get((bridge.rpartition(".")[2], group))
-    instead = f" Draws of the posterior are not affected; to have them, call {call} afterwards." if call else ""
+    instead = f" Posterior draws are not affected; for the missing ones, call {call} afterwards." if call else ""
     say(f"Model {title!r}: there will be no {group}, since {first}{place}.{instead}")
 
 

@@ -43,8 +43,8 @@ class Library:
             importlib.import_module(self.package)
         except Exception as error:
             raise ModelError(
-                f"{self.title} {self._version()} cannot be imported: {text_of(error)}. A newer one may do: "
-                f"pip install -U {self.package}."
+                f"{self.title} {self._version()} cannot be imported: {text_of(error)}. A newer version may work: pip "
+                f"install -U {self.package}."
             ) from error
 
     @contextmanager
@@ -55,8 +55,8 @@ class Library:
         except ImportError as error:
             needed = ".".join(map(str, self.oldest))
             raise ModelError(
-                f"{self.title} {self._version()} cannot be used: {text_of(error)}. batchnuts was tried with versions "
-                f"from {needed} on, below {self.untried}: pip install -U '{self.package}>={needed},<{self.untried}'."
+                f"{self.title} {self._version()} cannot be used: {text_of(error)}. batchnuts was tested with versions "
+                f"from {needed} to below {self.untried}: pip install -U '{self.package}>={needed},<{self.untried}'."
             ) from error
 
     def _version(self) -> str:

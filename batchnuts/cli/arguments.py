@@ -37,14 +37,14 @@ def _parser(configs: Sequence[str]) -> argparse.ArgumentParser:
         epilog="keys of a config (each can be given as an override, e.g. sampler.draws=1000):\n\n{keys}\n\n"
         "exit codes: 0 done; 1 the run failed; 2 the command line or the config is wrong, or names an output that "
         "cannot be written or a data file that is missing; 130 interrupted (Ctrl-C), 143 ended by SIGTERM, 129 by "
-        "SIGHUP, each with the draws so far saved, and a checkpoint to go on from.",
+        "SIGHUP, each after saving the draws so far and a checkpoint to resume from.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     run_options = parser.add_mutually_exclusive_group(required=True)
     run_options.add_argument(
         "--resume",
         metavar="RUN",
-        help="go on with a run that was killed or interrupted, from its last checkpoint; RUN: the path of its output",
+        help="continue a run that was killed or interrupted, from its last checkpoint; RUN: the path of its output",
     )
     run_options.add_argument(
         "--config",
@@ -86,7 +86,7 @@ def _further_draws(parser: argparse.ArgumentParser, arguments: argparse.Namespac
         case [re.Match() as match] if not arguments.dry_run:
             return int(match[1])
     parser.error(
-        f"--resume goes on with the run's own config: found {command}; expected nothing else, or sampler.draws=+N with "
-        f"a whole number N from 1 to 999999999, which makes a run longer that has ended, or {CLUSTER}=..., which names "
-        "the cluster of a run that had one"
+        f"--resume uses the run's own config: found {command}; expected nothing else, or sampler.draws=+N with an "
+        f"integer N from 1 to 999999999, which extends a run that has finished, or {CLUSTER}=..., which names the "
+        "cluster of a run that had one"
     )

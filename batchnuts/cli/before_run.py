@@ -47,7 +47,7 @@ def dry_run(config: RunConfig, *, force: bool) -> int:
     if own:
         model_check = config.output.content.computed(model).check(config.sampler.seed)
         fits = model_check.ok
-        say(f"the model was {'checked' if model_check.ok else 'checked, and something is wrong'}:\n{model_check}")
+        say(f"the model was {'checked' if model_check.ok else 'checked, with problems'}:\n{model_check}")
     expected = forecast_of(config, model)
     say(f"forecast of this run:\n{expected}")
     check_disk_cache(config.execution.cache)
@@ -60,7 +60,7 @@ def dry_run(config: RunConfig, *, force: bool) -> int:
         backend=likely_backend(model, config.execution),
     )
     if problem is not None:
-        say(f"it does not fit into memory.\n{problem}.")
+        say(f"the run does not fit into memory.\n{problem}.")
 
     def density_library() -> DensityLibrary:
         start = model.initial_positions(np.random.default_rng(0), 1)[0]

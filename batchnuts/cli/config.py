@@ -85,8 +85,8 @@ class OutputSettings(Settings):
     format: FormatName = Field(
         "auto",
         description="netcdf: one file, written at the end; zarr: a folder, written while chains run, so that draws are "
-        "not kept in memory (needs the package zarr); auto: what the path ends in says, else zarr where there will be "
-        "1 GB or more and the package is installed",
+        "not kept in memory (needs the package zarr); auto: by the path's ending, else zarr for 1 GB or more where "
+        "the package is installed",
     )
     variables: list[str] | None = Field(
         None,
@@ -95,20 +95,22 @@ class OutputSettings(Settings):
     )
     groups: list[Literal["log_likelihood", "posterior_predictive", "prior"]] | None = Field(
         None,
-        description="which of the groups that are computed of observations are saved: they may be much larger than the "
+        description="which of the groups computed for observations are saved: they may be much larger than the "
         "draws, and take longer; null: all for which the model has functions; []: none",
     )
-    thin: int = Field(1, ge=1, le=MOST_TRANSITIONS, description="save each thin-th draw of a chain, from the first on")
+    thin: int = Field(
+        1, ge=1, le=MOST_TRANSITIONS, description="save every thin-th draw of each chain, starting with the first"
+    )
     dtype: Literal["float32", "float64"] | None = Field(
-        None, description="of the saved variables, but for integers and statistics; null: that of the model"
+        None, description="dtype of the saved variables, except integers and statistics; null: that of the model"
     )
     unconstrained: bool = Field(
-        False, description="also save the real numbers that the sampler moved, as the group unconstrained_posterior"
+        False, description="also save the unconstrained parameters, as the group unconstrained_posterior"
     )
     divergences: bool = Field(
         False,
-        description="also save, for each draw that diverged, where its trajectory began and where it diverged, as the "
-        "group divergences",
+        description="also save, for each divergent transition, where its trajectory began and where it diverged, as "
+        "the group divergences",
     )
     report: bool = Field(
         False, description="also write an HTML page about the run beside the draws, as python -m batchnuts.report does"
@@ -117,11 +119,14 @@ class OutputSettings(Settings):
         600.0,
         gt=0.0,
         le=1e9,
-        description="how often the state of the run is written beside its output, so that a killed run goes on with "
-        "--resume; it is also written when a signal ends the run; null: never",
+        description="how often the state of the run is written beside its output, so that a killed run can be "
+        "continued with --resume; it is also written when a signal ends the run; null: never",
     )
     summary_rows: int = Field(
-        12, ge=1, le=1_000_000, description="most rows of the summary table; worst R-hat first if some are left out"
+        12,
+        ge=1,
+        le=1_000_000,
+        description="maximum number of rows of the summary table; worst R-hat first if some are left out",
     )
 
     @field_validator("path")
@@ -130,7 +135,7 @@ class OutputSettings(Settings):
         if path is None:
             return None
         if not path:
-            raise ValueError("found '' (an empty text); expected a path, a URL, or null")
+            raise ValueError("found '' (an empty string); expected a path, a URL, or null")
         long = None if is_url(path) else long_name(Path(path), LONGEST_OUTPUT_NAME)
         if problem := url_problem(path) if is_url(path) else long and f"the path {long}":
             raise ValueError(problem)
@@ -328,9 +333,9 @@ def config_of(resolved: dict[str, Any], file: Path, overrides: Sequence[str] = (
     cluster = execution.get("cluster") if isinstance(execution, dict) else None
     if cluster is not None and not overrides:
         raise ConfigError(
-            f"{file}: {CLUSTER}: this run was made on the cluster {json.dumps(cluster)}. A file alone starts no "
-            "cluster and connects to none, since both may run any program: name it again on the command line, if you "
-            f"know where the file is from, or name another one: --resume RUN {named_again(cluster)}"
+            f"{file}: {CLUSTER}: this run was made on the cluster {json.dumps(cluster)}. A file alone cannot start a "
+            "cluster or connect to one, since both may run any program: name it again on the command line, if you "
+            f"trust the file, or name another one: --resume RUN {named_again(cluster)}"
         )
     if isinstance(execution, dict):
         _move_expert_settings(execution)

@@ -51,13 +51,13 @@ def finish(
         if prepared.stream is not None:
             prepared.stream.discard()
         stop.release()
-        ending.say(f"{stop.name}; nothing was drawn yet and {ending.untouched}.{how_to_go_on}")
+        ending.say(f"{stop.name}; no draws were made yet, and {ending.untouched}.{how_to_go_on}")
         return stop.exit_code
     started = time.monotonic()
     try:
         groups = _saved(task, prepared, draws, bool(how_to_go_on), view, stop, ending)
     except _StoppedWhileSaving:
-        ending.say(f"{stop.name}; what was written before is in {location}, which is marked as interrupted.")
+        ending.say(f"{stop.name}; what was written so far is in {location}, which is marked as interrupted.")
         return stop.exit_code
     saving = time.monotonic() - started
     give_back_freed()
@@ -94,7 +94,7 @@ def _how_to_go_on(prepared: Prepared) -> str:
     folder_hint = "" if isinstance(location, Path) else f" in this folder, which has {folder_of(location).name}"
     cluster = prepared.config.resolved()["execution"]["cluster"]
     cluster_hint = "" if cluster is None else f" {named_again(cluster)}"
-    return f" Go on with --resume {location}{cluster_hint}{folder_hint}."
+    return f" Continue with --resume {location}{cluster_hint}{folder_hint}."
 
 
 class _StoppedWhileSaving(Exception):
@@ -180,7 +180,7 @@ def unless_stopped(stop: StopSignals, advance: Callable[[float], None]) -> Calla
     def between(share: float) -> None:
         advance(share)
         if stop.count > stops_before and share < 1:
-            raise LeftOutError(f"What is computed from draws is left out: {stop.name} when {share:.0%} of it was done.")
+            raise LeftOutError(f"Quantities computed from draws are left out: {stop.name} at {share:.0%}.")
 
     return between
 
@@ -195,7 +195,9 @@ def _save(
     except NotSaved as error:
         before_asking()
         while sys.stdin.isatty() and sys.stderr.isatty():
-            say(f"{error} They are still in memory. Make room and press Enter to try again, or type another path:")
+            say(
+                f"{error} They are still in memory. Free some space and press Enter to try again, or type another path:"
+            )
             answer = sys.stdin.readline()
             if not answer:
                 break

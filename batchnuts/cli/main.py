@@ -25,8 +25,8 @@ def main(argv: Sequence[str] | None = None, stop: StopSignals | None = None) -> 
         try:
             code = _main(argv, stop, ending)
         except KeyboardInterrupt:
-            lost = "the draws were given up" if stop.holding else "nothing was drawn yet"
-            ending.say(f"{stop.name}; {lost} and {ending.untouched}.")
+            lost = "the draws were discarded" if stop.holding else "no draws were made yet"
+            ending.say(f"{stop.name}; {lost}, and {ending.untouched}.")
             code = stop.exit_code
         except Exception as error:
             # An import that is interrupted may raise anything.
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None, stop: StopSignals | None = None) -> 
                 ending.content["reason"] = f"{type(error).__name__}: {error}"
                 ending.write(1)
                 raise
-            ending.say(f"{stop.name}; nothing was drawn yet and {ending.untouched}.")
+            ending.say(f"{stop.name}; no draws were made yet, and {ending.untouched}.")
             code = stop.exit_code
         ending.write(code)
         return code
@@ -85,7 +85,9 @@ def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: En
     except SystemExit as error:  # of the user's code, or of a library, where nothing else has found it
         from batchnuts.mcmc.model.check_model import users_place
 
-        ending.say(f"the run was ended by SystemExit: {error}{users_place(error)}; nothing of it may end the program.")
+        ending.say(
+            f"the run was ended by SystemExit: {error}{users_place(error)}; a model's code must not exit the program."
+        )
         return 1
     except MemoryError:
         ending.say(

@@ -97,6 +97,6 @@ def _require_no_checkpoint(output: OutputLocation) -> None:
     folder = folder_of(output)
     if os.path.exists(folder / NAME):  # false, too, for a name that is too long
         raise OutputError(
-            f"{folder} has the checkpoint of a run that has not ended. Go on with --resume {output}, or give --force "
-            "to drop it, or set another output.path."
+            f"{folder} has the checkpoint of an unfinished run. Continue it with --resume {output}, or give --force "
+            "to discard it, or set another output.path."
         )

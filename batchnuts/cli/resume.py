@@ -53,7 +53,7 @@ def resume(arguments: argparse.Namespace, ending: Ending) -> Task | None:
     saved = saved_run_of(location)
     if is_complete(location, saved.config):  # it was killed after it had written its output
         Keeper(folder_of(location), None, saved.config, saved).remove()
-        ending.say("the run had ended; its output is complete.")
+        ending.say("the run had already finished; its output is complete.")
         ending.content["path"] = str(location)
         print(location, flush=True)
         return None
@@ -62,7 +62,7 @@ def resume(arguments: argparse.Namespace, ending: Ending) -> Task | None:
     replaces = arguments.force or is_interrupted(location) or place_of(location).is_own()
     checked_path(config, location, force=replaces)
     if is_interrupted(location):
-        ending.untouched = f"{location} stays as it was"
+        ending.untouched = f"{location} is unchanged"
     return Task(config, replaces, arguments.quiet, location, saved=saved)
 
 
@@ -70,7 +70,7 @@ def lengthen(arguments: argparse.Namespace, ending: Ending, further: int) -> Tas
     """The task to make a run longer that has ended: its output is replaced once it has all draws."""
     location = _output_of(arguments.resume)
     if (folder_of(location) / NAME).exists():
-        raise OutputError(f"The run in {location} has not ended. Go on with --resume {location} first.")
+        raise OutputError(f"The run in {location} has not finished. Continue it with --resume {location} first.")
     ended = ended_run(location, further)
     config = config_of(
         {**ended.saved.config, "output": ended.saved.config["output"] | {"path": str(location)}},
@@ -78,7 +78,7 @@ def lengthen(arguments: argparse.Namespace, ending: Ending, further: int) -> Tas
         arguments.overrides,
     )
     checked_path(config, location, force=True)
-    ending.untouched = f"{location} stays as it was, with {ended.draws} draws of each chain"
+    ending.untouched = f"{location} is unchanged, with {ended.draws} draws of each chain"
     return Task(config, True, arguments.quiet, location, ended=ended)
 
 
@@ -100,11 +100,11 @@ def saved_run_of(output: OutputLocation) -> SavedRun:
 
 
 def _why_none(output: OutputLocation) -> str:
-    elsewhere = ", or it was begun in another folder, where its checkpoint is" if isinstance(output, Url) else ""
+    elsewhere = ", or it was started in another folder, where its checkpoint is" if isinstance(output, Url) else ""
     if is_interrupted(output):
-        return f"the run was interrupted before its first one{elsewhere}, or it was deleted; what was drawn is saved"
+        return f"the run was interrupted before its first one{elsewhere}, or it was deleted; the draws so far are saved"
     if is_run(output):
-        return "the run has ended; to make it longer, add sampler.draws=+1000"
+        return "the run has finished; to extend it, add sampler.draws=+1000"
     if isinstance(output, Path) and output.exists():
-        return "what is there is no run of batchnuts"
+        return "it is not the output of a batchnuts run"
     return f"there is no such run here{elsewhere}, or it ended before its first one (output.checkpoint_seconds)"

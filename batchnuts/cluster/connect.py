@@ -48,7 +48,7 @@ def require_dask() -> None:
     """Raise ClusterError unless it is installed."""
     if find_spec("distributed") is None:
         raise ClusterError(
-            "execution.cluster takes Dask's distributed scheduler, which is not installed; install it (pip install "
+            "execution.cluster needs Dask's distributed scheduler, which is not installed; install it (pip install "
             "'batchnuts[dask]'), or set execution.cluster: null, which runs chains on threads of this process."
         )
 
@@ -239,7 +239,7 @@ def _wait_for_a_worker(client: Client, settings: ClusterSettings, stop: StopSign
             ready = len(ready_workers(client))
             raise ClusterError(
                 f"execution.cluster: the Dask scheduler {client.scheduler.address} has {in_words(ready, 'worker')} "
-                f"after {limit:g} s, expected {in_words(expected, 'worker')} at least. Start some: dask worker "
+                f"after {limit:g} s, expected at least {in_words(expected, 'worker')}. Start some: dask worker "
                 f"{client.scheduler.address}"
             )
         if not announced and waited > WAITING:
@@ -254,10 +254,10 @@ def _require_local_workers(client: Client, expected: int, waited: float) -> None
     processes = (getattr(worker, "process", None) for worker in client.cluster.workers.values())
     codes = [process.returncode for process in processes if process is not None and process.returncode is not None]
     if codes:
-        cause = f"by {signal.Signals(-codes[0]).name}" if codes[0] < 0 else f"with exit code {codes[0]}"
+        cause = f"was ended by {signal.Signals(-codes[0]).name}" if codes[0] < 0 else f"ended with exit code {codes[0]}"
         raise ClusterError(
-            f"execution.cluster: a local worker process has ended {cause} before it was ready; what it printed is "
-            "above. Where memory is short, ask for fewer (execution.cluster={class: local, jobs: 1}); "
+            f"execution.cluster: a local worker process {cause} before it was ready; what it printed is "
+            "above. If memory is short, ask for fewer (execution.cluster={class: local, jobs: 1}); "
             "execution.cluster=null runs chains on threads of this process."
         )
     if waited > STARTED:

@@ -118,7 +118,7 @@ class DirectStorage(Storage):
         path = self.plan.folder / STATE_FILE
         state = read_arrays(path, PART)
         if state["written"].shape != self.written.shape:
-            raise CheckpointError(f"{path} is not of this run; {PART}.")
+            raise CheckpointError(f"{path} does not belong to this run; {PART}.")
         self.written = state["written"]
         self.means.restore({n.removeprefix("means_"): state[n] for n in state if n.startswith("means_")})
         if self.memory is not None:

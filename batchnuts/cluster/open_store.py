@@ -74,12 +74,12 @@ def require_same_place(plan: StorePlan) -> Place:
     if isinstance(plan.location, Url):
         raise ClusterError(
             f"A worker cannot use {plan.location}: {why}. Draws go from workers straight to a Zarr store, so all of "
-            "them must reach that URL, with the package, the endpoint and the credentials that it takes; what is in "
-            "the memory of one process they do not see. Or set output.path to a netCDF file, with which draws come "
-            "back to the process of the run."
+            "them must reach that URL, with the package, the endpoint and the credentials that it needs; they cannot "
+            "see what is in the memory of one process. Or set output.path to a netCDF file, so that draws return to "
+            "the process of the run."
         )
     raise ClusterError(
         f"A worker cannot see {plan.location}: draws go from workers straight to a Zarr store, so all of them and the "
         "machine that the run was started on must have that folder, under the same path. Put output.path on a disk "
-        "that they share, or set output.format: netcdf, with which draws come back to the process of the run."
+        "that they share, or set output.format: netcdf, so that draws return to the process of the run."
     )

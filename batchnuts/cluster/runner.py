@@ -190,7 +190,7 @@ class ClusterRunner(Runner):
     ) -> StretchOnCluster:
         if resumed is not None and not isinstance(resumed, SavedChains):
             raise CheckpointError(
-                "The checkpoint is of a run on threads of one process: go on with it as it was, without "
+                "The checkpoint is from a run on threads of one process: continue it as it was, without "
                 "execution.cluster."
             )
         self.wait_until_compiled()

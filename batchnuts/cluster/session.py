@@ -83,7 +83,9 @@ def session_of(run: str) -> Session:
     with _lock:
         if run not in _sessions:
             if run not in _plans:
-                raise ClusterError("This worker does not know the run: it has ended, or was begun by another process.")
+                raise ClusterError(
+                    "This worker does not know the run: it has ended, or was started by another process."
+                )
             _sessions[run] = Session(*_plans[run])
         return _sessions[run]
 

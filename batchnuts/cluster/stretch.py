@@ -340,7 +340,7 @@ class StretchOnCluster(RunningStretch):
                 assert self.storage is not None
                 if (new.first != self.recorded[new.chains]).any():
                     raise ClusterError(
-                        f"Transitions of chains {numbers.min()} to {numbers.max()} never came: this is an error of "
+                        f"Transitions of chains {numbers.min()} to {numbers.max()} never arrived: this is a bug in "
                         "batchnuts; please report it."
                     )
                 self.storage.record(LaneRows(new.chains, np.arange(len(new.chains)), new.first, new.last, new.records))

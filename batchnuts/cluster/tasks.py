@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 WITHOUT_WORKERS = 120.0
 """Seconds for which a run waits for a worker to come back."""
 
-DEAD = "several workers have ended one after another while they did it (out of memory?)"
+DEAD = "several workers ended one after another while running it (out of memory?)"
 """What is said of a task of which workers have died."""
 
 
@@ -75,8 +75,8 @@ class Tasks:
         if gone:
             listing = ", ".join(gone[:3]) + (f" and {len(gone) - 3} more" if len(gone) > 3 else "")
             say(
-                f"{in_words(len(gone), 'worker')} ended or cannot be reached ({listing}): chains go on elsewhere from "
-                f"their last state, and no draw is lost. {in_words(len(present), 'worker')} left."
+                f"{in_words(len(gone), 'worker')} ended or cannot be reached ({listing}): chains continue elsewhere "
+                f"from their last state, and no draws are lost. {in_words(len(present), 'worker')} left."
             )
 
     def give(self, name: Any, function: Callable[..., Any], *arguments: Any, worker: str | None = None) -> Future:
@@ -155,7 +155,7 @@ def why_not_done(outcome: Outcome) -> str:
         return in_short(future.exception())
     if error is None or type(error).__name__.endswith("CancelledError"):
         return "the scheduler has dropped it"
-    return f"what it gave cannot be read here, {in_short(error)}"
+    return f"its result cannot be read here, {in_short(error)}"
 
 
 def in_short(error: BaseException) -> str:
@@ -174,7 +174,7 @@ def error_of(failure: Failure, model: Model, phase: RunPhase) -> Exception:
             return ClusterError(failure.text)
         case "differs":
             return differing(failure.text.splitlines())
-    error = ClusterError(f"A worker could not go on: {failure.text}")
+    error = ClusterError(f"A worker could not continue: {failure.text}")
     error.add_note(failure.traceback)
     return error
 

@@ -55,7 +55,7 @@ def problem_with(setting: str) -> str | None:
             return ", which is not a folder" if path.exists() and not path.is_dir() else None
     except (OSError, RuntimeError, ValueError):
         pass
-    return ", which is no path here"
+    return ", which is not a path here"
 
 
 def current() -> Entries | None:

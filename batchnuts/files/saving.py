@@ -62,11 +62,11 @@ def check_path(
         parent = target.parent
         if not parent.is_dir():
             if parent.exists():
-                raise OutputError(f"Cannot write {target}: {parent} is no folder. Set another {key}.")
-            raise OutputError(f"Cannot write {target}: the folder {parent} does not exist. Make it, or set {key}.")
+                raise OutputError(f"Cannot write {target}: {parent} is not a folder. Set another {key}.")
+            raise OutputError(f"Cannot write {target}: the folder {parent} does not exist. Create it, or set {key}.")
         if is_store is not None and target.is_dir():
             if not is_store(target) and any(target.iterdir()):
-                raise OutputError(f"Cannot write {target}: it is a folder, and no Zarr store. Set another {key}.")
+                raise OutputError(f"Cannot write {target}: it is a folder, but not a Zarr store. Set another {key}.")
             if not force:
                 raise OutputError(
                     f"{target} exists and is not overwritten. Give --force to replace it, or another {key}."

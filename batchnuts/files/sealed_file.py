@@ -27,8 +27,7 @@ FORMAT = 3
 KIND = "batchnuts checkpoint"
 
 NO_CHECKPOINT = (
-    "expected a checkpoint of batchnuts. Draws that the run has saved can be read; to begin again, give --force to a "
-    "new run"
+    "expected a checkpoint of batchnuts. Draws that the run has saved can be read; to start again, run with --force"
 )
 
 
@@ -56,11 +55,11 @@ def read_checkpoint(path: Path, types: Sequence[type]) -> Any:
     except KeyError:
         raise CheckpointError(f"{path} is another .npz file; {NO_CHECKPOINT}.") from None
     if hashlib.sha256(head).digest() != seal:
-        raise CheckpointError(f"{path} was altered: its head does not have its digest.")
+        raise CheckpointError(f"{path} was altered: its header does not match its digest.")
     try:
         return _tree_of(path, head, arrays, types)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:  # whoever wrote it knew the seal
-        raise CheckpointError(f"{path} is damaged: its head cannot be read ({error}); {NO_CHECKPOINT}.") from error
+        raise CheckpointError(f"{path} is damaged: its header cannot be read ({error}); {NO_CHECKPOINT}.") from error
 
 
 def _tree_of(path: Path, head: bytes, arrays: Arrays, types: Sequence[type]) -> Any:
@@ -72,13 +71,13 @@ def _tree_of(path: Path, head: bytes, arrays: Arrays, types: Sequence[type]) -> 
         age = "newer" if content["format"] > FORMAT else "older"
         raise CheckpointError(
             f"{path} has format {content['format']}, and this version reads format {FORMAT}: it was written by "
-            f"{'a' if age == 'newer' else 'an'} {age} batchnuts. Go on with that version."
+            f"{'a' if age == 'newer' else 'an'} {age} batchnuts. Continue with that version."
         )
     if arrays.keys() != content["digests"].keys():
-        raise CheckpointError(f"{path} was altered: it does not have the arrays that it was written with.")
+        raise CheckpointError(f"{path} was altered: its arrays are not those that it was written with.")
     for number, array in arrays.items():
         if digest(array) != content["digests"][number]:
-            raise CheckpointError(f"{path} was altered: its array {number} does not have its digest.")
+            raise CheckpointError(f"{path} was altered: its array {number} does not match its digest.")
     try:
         return unpack(content["tree"], arrays, types)
     except ValueError as error:

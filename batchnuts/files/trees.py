@@ -71,9 +71,9 @@ def unpack(packed: Any, arrays: Mapping[str, NDArray[Any]], types: Sequence[type
                 return {name: build(value) for name, value in values.items()}
             case {"type": str(name), "fields": dict(values), **rest} if not rest and name in by_name:
                 return by_name[name](**{field: build(value) for field, value in values.items()})
-        raise ValueError(f"found {str(part)[:60]!r}, which is no part of a tree")
+        raise ValueError(f"found {str(part)[:60]!r}, which is not a part of a tree")
 
     try:
         return build(packed)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"it is no tree of these types ({error})") from error
+        raise ValueError(f"it is not a tree of these types ({error})") from error

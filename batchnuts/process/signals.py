@@ -119,7 +119,7 @@ class StopSignals:
             self._warn()
 
     def _warn(self) -> None:
-        say(f"{self._keeping}; press again to give up and lose them.")
+        say(f"{self._keeping}; press again to quit and lose them.")
         self._warnings += 1
 
     def _start_clock(self) -> None:

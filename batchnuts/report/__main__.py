@@ -64,7 +64,7 @@ def _report(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(verdict_of(run), indent=2), flush=True)
     elif not arguments.quiet:
-        print(f"{run.check}\n" if run.check is not None else "There is no draw that every chain has.\n")
+        print(f"{run.check}\n" if run.check is not None else "No draw was completed by every chain.\n")
     if target is not None and not arguments.json:
         print(target if arguments.quiet else f"Report: {target}", flush=True)
     return 0 if run.check is not None and run.check.diagnostics.converged else NOT_CONVERGED
@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m batchnuts.report",
         description="Write one HTML page about a finished run, and say whether its chains converged.",
         epilog="exit codes: 0 the chains converged; 3 they did not, or there are too few chains or draws to tell; 1 "
-        "the report failed; 2 the command line is wrong, or the file is not a run of ours; 130 interrupted (Ctrl-C).",
+        "the report failed; 2 the command line is wrong, or the file is not a batchnuts run; 130 interrupted (Ctrl-C).",
     )
     parser.add_argument(
         "run", metavar="RUN", help="the file or Zarr store that python -m batchnuts.sample wrote, or its URL"
@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--json", action="store_true", help="print the verdict as JSON; the page is written only with --output"
     )
-    parser.add_argument("--quiet", action="store_true", help="print the page's path alone")
+    parser.add_argument("--quiet", action="store_true", help="print only the page's path")
     parser.add_argument("--version", action="version", version=f"batchnuts {__version__}")
     return parser
 

@@ -163,7 +163,7 @@ def energy_plot(energies: Floats, changes: Floats, caption: str) -> Picture:
         if len(changes):
             _stairs(axes, changes, 1, "change", (-span, span))
 
-    return draw("energy", caption, onto, "energy less its mean", "density")
+    return draw("energy", caption, onto, "energy minus its mean", "density")
 
 
 def acceptance_plot(rate: NDArray[Any], target: float | None, caption: str) -> Picture:

@@ -82,7 +82,9 @@ def write_page(run: FinishedRun, location: Path, *, force: bool = False) -> None
     text = render(run)
     try:
         if not force and os.path.lexists(location):
-            raise OutputError(f"{location} was created meanwhile and is not overwritten. Give --force to replace it.")
+            raise OutputError(
+                f"{location} was created in the meantime and is not overwritten. Give --force to replace it."
+            )
         with replacing(location) as file:
             file.write(text.encode("utf-8", errors="replace"))
     except OSError as error:
@@ -107,9 +109,9 @@ def headline(run: FinishedRun) -> tuple[str, str]:
     """The verdict in a few words, and its class: good, part or bad."""
     check = run.check
     if check is None:
-        return "There is no draw that every chain has", "bad"
+        return "No draw was completed by every chain", "bad"
     if check.diagnostics.converged is None:
-        return "Convergence cannot be judged", "bad"
+        return "Convergence cannot be assessed", "bad"
     if not check.diagnostics.converged:
         return "Not converged", "bad"
     if not check.ok:
@@ -153,7 +155,7 @@ def _cost(run: FinishedRun) -> str:
         rows.append(("gradients", f"{int(gradients):,}{speed}, warmup and draws together"))
         if run.check is not None and np.isfinite(run.check.min_ess) and run.check.min_ess > 0:
             rows.append(
-                ("gradients for an effective draw", f"{float(gradients) / run.check.min_ess:,.3g} (worst parameter)")
+                ("gradients per effective draw", f"{float(gradients) / run.check.min_ess:,.3g} (worst parameter)")
             )
     if "utilization" in attributes:
         rows.append(("utilization", f"{float(attributes['utilization']):.2f} of the gradients computed were useful"))
@@ -209,7 +211,9 @@ def _table(run: FinishedRun) -> str:
     kind = "R-hat" if diagnostics.nested is None else "nested R-hat"
     left_out = len(diagnostics.names) - len(order)
     more = f"; {left_out} more {'is' if left_out == 1 else 'are'} not shown" if left_out else ""
-    note = f'<p class="small">Worst {kind} first (below 1.01, or what chance allows so few draws, is good){more}.</p>'
+    note = (
+        f'<p class="small">Worst {kind} first (below 1.01, or what chance allows for so few draws, is good){more}.</p>'
+    )
     return _section("Worst parameters", note, f'<div class="wide"><table><tr>{head}</tr>{rows}</table></div>')
 
 

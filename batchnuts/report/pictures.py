@@ -46,15 +46,17 @@ def of_parameters(run: FinishedRun, drawn: Mapping[int, NDArray[Any]]) -> list[t
         chance = summaries.chance_of_ranks(draws, len(ranks.x))
         many = chains > summaries.SEPARATE_CHAINS
         lines = (
-            "quantiles over chains, and the chains of lowest, middle and highest mean" if many else "one line a chain"
+            "quantiles over chains, and the chains of lowest, middle and highest mean" if many else "one line per chain"
         )
         pictures = [
             figures.rank_plot(
                 ranks,
                 chance,
-                f"Ranks: {lines}. Flat is good; between the dots are nine tenths of chains if draws are independent.",
+                f"Ranks: {lines}. Flat is good; nine tenths of chains lie between the dots if draws are independent.",
             ),
-            figures.trace_plot(summaries.traces(values, run.chains), f"Trace: {lines}. Level and alike is good."),
+            figures.trace_plot(
+                summaries.traces(values, run.chains), f"Trace: {lines}. Level and similar traces are good."
+            ),
         ]
         parts.append((run.names[index], pictures))
     return parts
@@ -66,7 +68,7 @@ def of_energy(run: FinishedRun) -> list[Picture]:
     if np.isnan(bfmi):
         words = "Too few draws of each chain for BFMI."
     else:
-        wide = "narrower than energies: tails are hardly visited" if bfmi < BFMI_LIMIT else "about as wide as energies"
+        wide = "narrower than energies: tails are hardly explored" if bfmi < BFMI_LIMIT else "about as wide as energies"
         words = f"BFMI {bfmi:.2f}: changes from draw to draw are {wide} (limit {BFMI_LIMIT})."
     depths, steps = summaries.counts_of(run.statistic("tree_depth")), run.statistic("n_steps")
     target = run.groups["adaptation"].attrs.get("target_acceptance") if "adaptation" in run.groups else None
@@ -78,7 +80,7 @@ def of_energy(run: FinishedRun) -> list[Picture]:
         ),
         figures.depth_plot(
             *depths,
-            f"Trees: {float(np.mean(steps)):.3g} leapfrogs a draw on average, {int(steps.max())} at most.",
+            f"Trees: {float(np.mean(steps)):.3g} leapfrog steps per draw on average, {int(steps.max())} at most.",
         ),
     ]
 
@@ -106,9 +108,7 @@ def of_pairs(run: FinishedRun, drawn: Mapping[int, NDArray[Any]]) -> tuple[str, 
         with_ends = [i for i in order if ends is None or run.names[i] in ends]  # generated quantities have no ends
         chosen = (with_ends if len(with_ends) > 1 else order)[:3]
         columns = dict(zip(chosen, values[:, chosen].T, strict=True))
-        words = (
-            f"Draws that diverged: {len(flat)}; shown are the parameters in which these differ most from the others."
-        )
+        words = f"Divergent draws: {len(flat)}; shown are the parameters in which these differ most from the others."
     else:
         chosen = list(drawn)[:3]
         columns = {index: drawn[index].ravel()[rows] for index in chosen}
@@ -116,9 +116,9 @@ def of_pairs(run: FinishedRun, drawn: Mapping[int, NDArray[Any]]) -> tuple[str, 
             "Every draw diverged." if len(flat) else "No draw diverged; shown are the parameters of the worst R-hat."
         )
     if ends is not None and len(flat) and all(run.names[i] in ends for i in chosen):
-        words += " Marked: where trajectories that diverged began, and where they did (group divergences)."
+        words += " Marked: where divergent trajectories began and where they diverged (group divergences)."
     elif len(flat):
-        words += " Marked: the draws of trajectories that diverged."
+        words += " Marked: the draws of divergent trajectories."
     pictures = []
     for first, second in [(a, b) for n, a in enumerate(chosen) for b in chosen[n + 1 :]]:
         pair = np.stack([columns[first], columns[second]], axis=1).astype(np.float64)
@@ -161,14 +161,14 @@ def of_progress(run: FinishedRun) -> tuple[list[str], list[Picture]]:
     """Gradients and utilization over time, in words and pictures."""
     group = run.groups.get("progress")
     if group is None:
-        return ["The file has no group 'progress', so nothing is known of speeds over time."], []
+        return ["The file has no group 'progress', so speeds over time are not known."], []
     columns = [group[name].values.astype(float) for name in ("seconds", "useful_gradients", "executed_gradients")]
     speeds = summaries.speeds(group["phase"].values.astype(object).astype(str), *columns)
     if not speeds:
         return ["The run was too short for speeds over time."], []
     phases = ", ".join(f"{speed.phase} from {speed.edges[0]:.3g} s to {speed.edges[-1]:.3g} s" for speed in speeds)
     return [f"After the run began: {phases}; before that, it was compiled."], [
-        figures.speed_plot(speeds, "Useful gradients a second. It drops where few chains are left on the way."),
+        figures.speed_plot(speeds, "Useful gradients per second. It drops when few chains are still running."),
         figures.utilization_plot(speeds, "Utilization: the share of executed gradients that some chain needed."),
     ]
 
@@ -181,11 +181,11 @@ def of_tuning(run: FinishedRun) -> tuple[list[str], list[Picture]]:
     if group is None or not windows:
         return [*words, "What they were during warmup is not in the file."], pictures
     if windows == 1:
-        return [*words, "Warmup had one window, so they are of it."], pictures
+        return [*words, "Warmup had one window, so they are from it."], pictures
     transitions = group["window_transitions"].values.astype(np.float64)
     steps = group["window_step_size"].values.astype(np.float64)
     ratios = np.sqrt(group["window_variance"].values / group["window_variance"].values[-1])
-    words = [*words, f"Warmup had {windows} windows, each with the step size and metric that the one before gave."]
+    words = [*words, f"Warmup had {windows} windows, each with the step size and metric from the one before."]
     over_warmup = [figures.step_sizes_plot(transitions, steps, "Step size after each window of warmup.")]
     if not (ratios == 1.0).all():
         over = np.quantile(ratios, summaries.BANDS, axis=1)
@@ -201,20 +201,20 @@ def _of_draws(run: FinishedRun) -> tuple[list[str], list[Picture]]:
     if steps.min() == steps.max():
         words = [f"Step size {steps[0]:.4g}, of all chains."]
     else:
-        words = [f"Step size of each chain its own: {steps.min():.3g} to {steps.max():.3g}."]
+        words = [f"Step sizes, one per chain: {steps.min():.3g} to {steps.max():.3g}."]
         pictures.append(figures.step_size_plot(steps, "Step sizes over chains."))
     if group is None or "inverse_mass" not in group:
-        return [*words, "The file has no group 'adaptation', so nothing is known of its metric."], pictures
+        return [*words, "The file has no group 'adaptation', so its metric is not known."], pictures
     mass = group["inverse_mass"].values.astype(np.float64)
     own = mass.ndim == 2
     scales = np.sqrt(of_all_chains(mass))
     names = [str(name) for name in group["coefficient"].values] if "coefficient" in group.coords else []
-    words.append(f"Metric: {group.attrs.get('metric', 'not named in the file')}{', of each chain its own' * own}.")
+    words.append(f"Metric: {group.attrs.get('metric', 'not named in the file')}{', one per chain' * own}.")
     order = np.argsort(scales, kind="stable")
     if len(scales) > 1 and scales[order[0]] < scales[order[-1]]:
         low, high = int(order[0]), int(order[-1])
         has_names = len(names) == len(scales)
         ends = [f"{scales[i]:.3g}{f' ({names[i]})' if has_names else ''}" for i in (low, high)]
-        words.append(f"Scales from {ends[0]} to {ends[1]}, of the real numbers that the sampler moves.")
+        words.append(f"Scales from {ends[0]} to {ends[1]}, of the unconstrained parameters.")
         pictures.append(figures.scales_plot(scales[order], "Scales that the metric gives the coefficients."))
     return words, pictures

@@ -91,7 +91,7 @@ def read_run(path: str | os.PathLike[str]) -> FinishedRun:
         elif file.is_dir() and not is_zarr(file):
             raise NotARun(f"{file} is a folder; {expected}. Give the path of the file in it.")
         elif not file.exists():
-            raise NotARun(f"There is no file {file}; {expected}. Check the path, and the folder that it starts from.")
+            raise NotARun(f"There is no file {file}; {expected}. Check the path and the current folder.")
         kind = "Zarr" if isinstance(file, Url) or is_zarr(file) else kind
         groups = _groups(file)
     except (NotARun, OutputError):
@@ -109,7 +109,7 @@ def read_run(path: str | os.PathLike[str]) -> FinishedRun:
     try:
         return run_of(file, groups)
     except DiagnosticsError as error:
-        raise DiagnosticsError(f"{file} cannot be judged: {error}") from error
+        raise DiagnosticsError(f"{file} cannot be diagnosed: {error}") from error
 
 
 def run_of(
@@ -174,14 +174,14 @@ def _opened(file: os.PathLike[str]) -> Any:
 def _require_ours(file: OutputLocation, groups: Mapping[str, xarray.Dataset], expected: str) -> None:
     def refuse(reason: str) -> None:
         raise NotARun(
-            f"{file} is not the file of a run of batchnuts: {reason}; {expected}. batchnuts.check judges the draws of "
-            "other programs, once ArviZ has opened them."
+            f"{file} is not the file of a run of batchnuts: {reason}; {expected}. batchnuts.check diagnoses the draws "
+            "of other programs, once ArviZ has opened them."
         )
 
     if "summary" in groups and "posterior" not in groups:
         raise NotARun(
             f"{file} has a summary and no draws (output.draws: false), and a report shows draws; batchnuts.check "
-            "judges the summary."
+            "diagnoses the summary."
         )
     missing = [name for name in ("posterior", "sample_stats") if name not in groups]
     if missing:
@@ -225,29 +225,29 @@ def next_steps(run: FinishedRun) -> list[str]:
     steps = list(run.check.advice) if run.check is not None else []
     if run.check is None:
         steps.append(
-            "The run was interrupted before every chain had a draw; those that there are, are in the group "
-            "'unfinished', which is biased towards fast chains. Run again, for longer."
+            "The run was interrupted before every chain had a draw; the draws so far are in the group 'unfinished', "
+            "which is biased towards fast chains. Run again, for longer."
         )
     if reason := attributes.get("left_out"):
-        steps.append(f"Some groups are not there: {reason} To have them, run again.")
+        steps.append(f"Some groups are missing: {reason} To have them, run again.")
     if attributes.get("warmup_agreed") == 0:
         steps.append("Warmup had not settled when it ended: raise sampler.warmup.maximum, or reparametrize the model.")
     if outliers := attributes.get("outlier_chains"):
         steps.append(
             f"{'Chains' if ',' in str(outliers) else 'Chain'} {shortened(str(outliers))} stayed far from all others in "
-            "warmup, and did not count for the step size and metric: sampler.warmup.restart=true starts such chains "
-            "again near others."
+            "warmup, and did not count for the step size and metric: sampler.warmup.restart=true restarts such "
+            "chains near others."
         )
     if late := attributes.get("late_chains"):
         steps.append(
-            f"{'Chains' if ',' in str(late) else 'Chain'} {shortened(str(late))} had not arrived where the others are "
-            "when warmup ended: make it longer."
+            f"{'Chains' if ',' in str(late) else 'Chain'} {shortened(str(late))} had not reached the others when "
+            "warmup ended: make warmup longer."
         )
     if run.check is not None and run.check.divergences and "divergences" not in run.groups:
-        steps.append("output.divergences=true also saves where each trajectory that diverged began and where it did.")
+        steps.append("output.divergences=true also saves where each divergent trajectory began and where it diverged.")
     if run.check is not None and run.bfmi < BFMI_LIMIT:
         steps.append(
-            f"Energies change slowly from draw to draw (BFMI below {BFMI_LIMIT}), so the tails are hardly visited: "
+            f"Energies change slowly from draw to draw (BFMI below {BFMI_LIMIT}), so the tails are hardly explored: "
             "reparametrize what has heavy tails or scales of its own (non-centred parameters)."
         )
     return steps

@@ -104,12 +104,12 @@ def _warmup(draws: Draws) -> str:
             f"\nWARNING: {len(report.outliers)} of {len(draws.done)} chains stayed far from all others, and did not "
             f"count for the step size and metric: {some_numbers(report.outliers)}. "
             f"{'Its' if len(report.outliers) == 1 else 'Their'} draws are in the file; sampler.warmup.restart=true "
-            "starts such chains again near others."
+            "restarts such chains near others."
         )
     if report.late:
         text += (
-            f"\nWARNING: {len(report.late)} of {len(draws.done)} chains had not arrived where the others are when "
-            f"warmup ended: {some_numbers(report.late)}. Make it longer."
+            f"\nWARNING: {len(report.late)} of {len(draws.done)} chains had not reached the others when "
+            f"warmup ended: {some_numbers(report.late)}. Make warmup longer."
         )
     if not draws.complete and report.restarted:  # else the verdict says so
         text += f"\n{restarted_in_words(report.restarted, draws.settings.warmup.restart)}"

@@ -185,7 +185,14 @@ def _key_path(schema: type[BaseModel], location: tuple[int | str, ...]) -> list[
 
 
 def _kind(value: Any) -> str:
-    names = {bool: "a boolean", int: "an integer", float: "a number", str: "a text", dict: "a mapping", list: "a list"}
+    names = {
+        bool: "a boolean",
+        int: "an integer",
+        float: "a number",
+        str: "a string",
+        dict: "a mapping",
+        list: "a list",
+    }
     return f" ({names[type(value)]})" if type(value) in names else ""
 
 
@@ -213,7 +220,8 @@ def expected(schema: type[BaseModel], name: str) -> str:
         if fewest := getattr(rule, "min_length", None):
             is_text = field.annotation in (str, str | None)
             bounds.append(f"of at least {in_words(fewest, 'character')}" if is_text else f"with {fewest} or more")
-    return _type_words(field.annotation) + (" " + " and ".join(bounds) if bounds else "")
+    of = "of " if bounds and bounds[0].startswith("at ") else ""  # "a number above 0", "a number of at least 0"
+    return _type_words(field.annotation) + (f" {of}{' and '.join(bounds)}" if bounds else "")
 
 
 def _type_words(annotation: Any) -> str:
@@ -223,7 +231,7 @@ def _type_words(annotation: Any) -> str:
         int: "an integer",
         float: "a number",
         bool: "true or false",
-        str: "a text",
+        str: "a string",
         type(None): "null",
         Any: "any value",
     }
@@ -233,7 +241,7 @@ def _type_words(annotation: Any) -> str:
     if origin is dict:
         return f"a mapping of names to {_type_words(get_args(annotation)[1])}"
     if get_origin(annotation) is Annotated or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-        return "settings of their own"
+        return "a mapping"
     if origin is list:
         return f"a list (each item {_type_words(get_args(annotation)[0])})"
     arguments = get_args(annotation)

@@ -166,25 +166,25 @@ def _check_events(text: str) -> None:
         line = event.start_mark.line + 1
         if isinstance(event, AliasEvent) or getattr(event, "anchor", None) is not None:
             raise _Refused(
-                line, f"anchors and aliases (&{event.anchor}, *{event.anchor}) are not read; repeat the value"
+                line, f"anchors and aliases (&{event.anchor}, *{event.anchor}) are not supported; repeat the value"
             )
         if isinstance(event, DocumentStartEvent):
             documents += 1
             if documents > 1:
                 raise _Refused(line, "a second document begins here; expected one")
             if event.version not in (None, (1, 2)) or event.tags:
-                raise _Refused(line, "directives are not read; remove the lines that begin with %")
+                raise _Refused(line, "directives are not supported; remove the lines that begin with %")
         tag = getattr(event, "tag", None)
         if tag is not None:
-            raise _Refused(line, f"the tag {_short(str(tag))} is not read; expected a plain value")
+            raise _Refused(line, f"the tag {_short(str(tag))} is not supported; expected a plain value")
         if isinstance(event, ScalarEvent):
             if len(event.value) > _MOST_CHARACTERS:
                 raise _Refused(line, f"found {_short(event.value)}; expected at most {_MOST_CHARACTERS} characters")
             if event.value == "<<" and event.style is None:
-                raise _Refused(line, "merge keys (<<) are not read; repeat the keys")
+                raise _Refused(line, "merge keys (<<) are not supported; repeat the keys")
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
         if depth > _MOST_LEVELS:
-            raise _Refused(line, f"more than {_MOST_LEVELS} lists or mappings within each other")
+            raise _Refused(line, f"more than {_MOST_LEVELS} levels of nested lists or mappings")
 
 
 def _short(text: str) -> str:
@@ -213,8 +213,8 @@ def _plain(value: Any, origin: Origin, path: str) -> Any:
     if value is None:
         return None
     raise ConfigError(
-        f"{origin(path)}{path}: found a {type(value).__name__}; expected a number, a text, true, false, null, a list "
-        f"or a mapping. Put quotes around it if it is a text."
+        f"{origin(path)}{path}: found a {type(value).__name__}; expected a number, a string, true, false, null, a list "
+        f"or a mapping. Put quotes around it if it is a string."
     )
 
 
@@ -240,7 +240,9 @@ def apply_override(
     if not equals or not all(keys):
         raise ConfigError(f"command line, {override}: expected key.path=value, e.g. sampler.draws=1000.")
     if not text.strip():
-        raise ConfigError(f"command line, {override}: there is no value; write null for none, '' for an empty text.")
+        raise ConfigError(
+            f"command line, {override}: the value is missing; write null for none, '' for an empty string."
+        )
     if len(keys) > _MOST_LEVELS:
         raise ConfigError(f"command line, {_short(override)}: found {len(keys)} keys; expected key.path=value.")
     override = _short(override)

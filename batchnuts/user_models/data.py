@@ -197,8 +197,8 @@ def _read_csv(file: Path, selected: set[str] | None) -> dict[str, NDArray[Any]]:
         if not isinstance(error.__cause__, pandas.errors.ParserWarning):
             raise
         raise DataError(
-            f"{file}: row 1 has more cells than there are names of columns. Name every column; write numbers without "
-            "separators of thousands, and put a text with a comma into quotes."
+            f"{file}: row 1 has more cells than there are column names. Name every column; write numbers without "
+            "thousands separators, and put strings with a comma in quotes."
         ) from None
     names_read = [name for name in names if (name != "nan" if selected is None else name in selected)]
     if twice := next((name for name in names_read if names_read.count(name) > 1), None):
@@ -226,7 +226,7 @@ def _header(file: Path, options: Mapping[str, Any]) -> list[str]:
         if len(names) == 1 and separator in names[0]:
             raise DataError(
                 f"{file}: line 1 is {shown(names[0])}: its cells are separated by {word}. Save it with commas between "
-                "them, and points in numbers (1.5)."
+                "them and decimal points in numbers (1.5)."
             )
     return names
 
@@ -318,7 +318,7 @@ def _converted(file: Path, column: Column, values: NDArray[Any], dtype: str) -> 
         return codes.reshape(values.shape).astype("int32"), [str(label) for label in labels]
     if is_text:
         first = next((i for i, value in enumerate(values.reshape(-1)) if not _is_number(value)), 0)
-        raise DataError(f"{place}: {_row(first)} is {values.reshape(-1)[first]!r}; expected a number, not a text.")
+        raise DataError(f"{place}: {_row(first)} is {values.reshape(-1)[first]!r}; expected a number, not a string.")
     return (_integers(place, values) if kind == "integer" else _numbers(place, values, dtype)), None
 
 
@@ -339,15 +339,15 @@ def _refuse_texts_of_numbers(place: str, flat: NDArray[Any]) -> None:
         )
     if all(_is_number(value) or _FORMATTED_NUMBER.fullmatch(str(value)) for value in flat):
         raise DataError(
-            f"{place}: its values look like numbers, but they are texts: {_row(0)} is {str(flat[0])!r}. Write plain "
-            "numbers, such as 1234.5 without quotes, signs of percent or currency, or separators of thousands; or, if "
+            f"{place}: its values look like numbers, but they are strings: {_row(0)} is {str(flat[0])!r}. Write plain "
+            "numbers, such as 1234.5 without quotes, percent or currency signs, or thousands separators; or, if "
             "they are labels, name the column a category (as: category)."
         )
     first_text = next(i for i, value in enumerate(flat) if not _is_number(value))
     if any(map(_is_number, flat)):
         raise DataError(
-            f"{place}: {_row(first_text)} is {flat[first_text]!r}, which is no number, beside numbers. Correct it, or "
-            "name the column a category."
+            f"{place}: {_row(first_text)} is {flat[first_text]!r}, which is not a number, among numbers. Correct it, "
+            "or name the column a category."
         )
 
 
@@ -381,7 +381,7 @@ def _refuse_missing(place: str, values: NDArray[Any], is_text: bool) -> None:
     elif values.dtype.kind in "biu":
         return
     else:
-        raise DataError(f"{place}: it holds {values.dtype}; expected numbers or text.")
+        raise DataError(f"{place}: it holds {values.dtype}; expected numbers or strings.")
     if missing.any():
         first = int(np.argmax(missing))
         raise DataError(

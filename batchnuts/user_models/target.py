@@ -51,7 +51,7 @@ class VariableOptions(Settings):
         description="in one chain; a matrix for a Cholesky factor; the name of a category of the data for their number",
     )
     dims: list[str] | None = Field(None, description="names of its axes")
-    coords: dict[str, list[Any]] = Field(default_factory=dict, description="labels by the name of an axis")
+    coords: dict[str, list[Any]] = Field(default_factory=dict, description="labels by axis name")
     bound: float | None = Field(None, description="of the supports lower and upper")
     low: float | None = Field(None, description="of the support interval")
     high: float | None = Field(None, description="of the support interval")
@@ -131,7 +131,7 @@ class DataOptions(Settings):
         description="which columns the functions get, in the dict `data`: names, or by new names a column or "
         "{column: name, as: number | integer | category, order: [labels of a category]}; default: all",
     )
-    observed: list[str] = Field(default_factory=list, description="those that are saved as observed data")
+    observed: list[str] = Field(default_factory=list, description="columns that are saved as observed data")
 
     _folder: Path = PrivateAttr(default_factory=Path.cwd)
     """The current one when the config was read, which the user's module may change."""
@@ -171,20 +171,20 @@ class TargetOptions(Settings):
     dtype: DType = Field("float32", description="precision of the sampler's arithmetic")
     dims: dict[str, list[str]] = Field(
         default_factory=dict,
-        description="names of the axes of what the functions give, by its name, e.g. {effect: [county]}: a category of "
+        description="axis names of what the functions return, by name, e.g. {effect: [county]}: a category of "
         "the data labels its axis",
     )
     data: DataOptions | None = Field(
         None, description="a file whose columns the functions get as their argument `data`: {path, columns, observed}"
     )
     initializer: Place | None = Field(
-        None, description="function of a NumPy generator and the number of chains: starts"
+        None, description="function of a NumPy generator and the number of chains that returns initial values"
     )
-    generated: Place | None = Field(None, description="function of a draw's values: further quantities, in a dict")
-    log_likelihood: Place | None = Field(None, description="function of a draw's values: of each observation")
-    predictive: Place | None = Field(
-        None, description="function of a draw's values and a seed: data like those observed"
+    generated: Place | None = Field(None, description="function of a draw's values: generated quantities, in a dict")
+    log_likelihood: Place | None = Field(
+        None, description="function of a draw's values: log-likelihood of each observation"
     )
+    predictive: Place | None = Field(None, description="function of a draw's values and a seed: simulated data")
     prior: Place | None = Field(None, description="function of a seed: values drawn from the prior, in a dict")
 
     @model_validator(mode="after")
@@ -273,7 +273,7 @@ def data_groups(options: DataOptions, columns: Columns) -> dict[str, Any]:
     for name in options.observed:
         if name not in columns.arrays:
             hint = nearest(name, columns.arrays) or f"; expected one of {', '.join(columns.arrays)}"
-            raise ConfigError(sentence(f"model.data.observed: found {name!r}, which is no column{hint}"))
+            raise ConfigError(sentence(f"model.data.observed: found {name!r}, which is not a column{hint}"))
     lengths = {len(array) for array in columns.arrays.values()}
     groups: dict[str, Any] = {"observed_data": {}, "constant_data": {}}
     for name, array in columns.arrays.items():

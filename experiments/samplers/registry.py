@@ -34,7 +34,9 @@ class OursOptions(ExpertSettings):
     @model_validator(mode="after")
     def _known_mode(self) -> OursOptions:
         if self.mode == "graph" and self.backend == "jax":
-            raise ValueError("mode: found 'graph', which is TensorFlow's; on the backend jax expected 'xla' or 'eager'")
+            raise ValueError(
+                "mode: found 'graph', which only TensorFlow has; on the backend jax expected 'xla' or 'eager'"
+            )
         if self.backend == "numpy" and "mode" in self.model_fields_set:
             raise ValueError(f"mode: found {self.mode!r}, which has no effect on backend numpy; leave it out")
         return self

@@ -140,7 +140,7 @@ def test_a_config_names_a_target_and_its_options(tmp_path: Path) -> None:
         ),
         ("inference_gym: banana", "did you mean 'Banana'"),
         ("inference_gym: NealsFunnel, options: {dims: 3}", "takes .ndims, .*not 'dims'; did you mean 'ndims'"),
-        ("inference_gym: LogisticRegression", "data of yours .train_features, train_labels"),
+        ("inference_gym: LogisticRegression", "data of your own .train_features, train_labels"),
         ("inference_gym: NealsFunnel, ndims: 3", "model.ndims: unknown key"),
     ],
 )

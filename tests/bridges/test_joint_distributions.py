@@ -317,7 +317,7 @@ class NoBijector(tfd.Normal):
         (coroutine, {"y": Y}, "no part 'y' to pin.*mu, sigma, x"),
         (coroutine, {"sigm": 1.0}, "did you mean 'sigma'"),
         (coroutine, {"x": Y[:3]}, r"shape \(3,\); the part has shape \(4,\)"),
-        (coroutine, {"x": ["a", "b", "c", "d"]}, "no array of numbers"),
+        (coroutine, {"x": ["a", "b", "c", "d"]}, "not an array of numbers"),
         (coroutine, {"x": np.array([1, 2, np.nan, 4])}, r"nan at \[2\]"),
         (coroutine, {"x": np.array([1, 2, 1e39, 4])}, r"have 1e\+39, which does not fit into float32"),
         (coroutine, {"mu": 0.0, "sigma": 1.0, "x": Y}, "nothing is left to sample"),
@@ -355,7 +355,7 @@ class NoBijector(tfd.Normal):
         (
             lambda: tfd.JointDistributionNamed({"k": tfd.Bernoulli(0.5), "m": tfd.Normal(0.0, 1.0)}),
             {"k": 0.5},
-            "no int32; expected integers",
+            "not int32; expected integers",
         ),
         (
             lambda: tfd.JointDistributionNamed({"m": NoBijector(0.0, 1.0)}),
@@ -453,4 +453,4 @@ def test_draws_of_the_prior_that_are_not_finite_are_made_again(capsys: pytest.Ca
     assert all(len(array) == 200 and np.isfinite(array).all() for array in values.values())
     assert len(computed["predictive"]["y"]) == 200
     said = capsys.readouterr().err
-    assert re.search(r"\d+ of \d+ draws of the prior were made again, since its 'share' is not finite", said), said
+    assert re.search(r"\d+ of \d+ prior draws were made again, since its 'share' is not finite", said), said

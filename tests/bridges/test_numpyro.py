@@ -348,12 +348,12 @@ def test_where_there_are_no_draws_a_line_says_what_to_call(capsys: pytest.Captur
     said = capsys.readouterr().err.splitlines()
     assert [line.partition("there will be no ")[2].partition(",")[0] for line in said] == [
         "posterior predictive draws",
-        "draws of the prior",
+        "prior draws",
     ]
     for line, call in zip(said, ("model, {name: values of `posterior`}", "model, num_samples=1000"), strict=True):
         assert f"call numpyro.infer.Predictive({call})" in line
         assert re.search(
-            r"since TracerArrayConversionError: [^.]*(\.\w[^.]*)* at .*test_numpyro.py:\d+\. Draws", line
+            r"since TracerArrayConversionError: [^.]*(\.\w[^.]*)* at .*test_numpyro.py:\d+\. Posterior draws", line
         ), line
 
 
@@ -366,7 +366,7 @@ def test_no_prior_draws_where_there_is_none(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == ""
     made = Model.from_numpyro(improper, Y)
     assert (made.prior, made.predictive is None) == (None, False)
-    assert "there will be no draws of the prior, since that of 'x' is improper" in capsys.readouterr().err
+    assert "there will be no prior draws, since the prior of 'x' is improper" in capsys.readouterr().err
 
 
 def test_predictions_have_the_shape_of_the_data() -> None:

@@ -83,7 +83,7 @@ def test_config_with_a_category_that_is_no_axis(tmp_path: Any, monkeypatch: pyte
         ("{numpyro: own_numpyro:rate}", "did you mean 'rates'"),
         ("{numpyro: own_numpyro:rates}", "model.numpyro: .*missing a required argument: 'n'"),
         ("{numpyro: own_numpyro:columns, kwargs: {x: 1}, data: {path: table.csv}}", "model.kwargs.x: .*column"),
-        ("{numpyro: own_numpyro:columns, data: {path: table.csv, columns: {z: x}}}", "column 'z' is no argument"),
+        ("{numpyro: own_numpyro:columns, data: {path: table.csv, columns: {z: x}}}", "column 'z' is not an argument"),
         ("{numpyro: own_numpyro:table, data: {path: table.csv, observed: [y]}}", "model.data.observed: .*leave it out"),
         ("{numpyro: own_numpyro:table, name: logistic_regression}", "found both name and numpyro"),
     ],

@@ -372,7 +372,7 @@ def batches() -> Any:
         (opaque, "PyTensor cannot translate its log-density to JAX: NotImplementedError.*Opaque.*jax_funcify"),
         (batches, "depends on random numbers"),
         (lambda: schools, r"is the function schools; expected a pymc.Model: call it, as in `schools\(\)`"),
-        (lambda: "schools", "is the text 'schools'; expected a pymc.Model"),
+        (lambda: "schools", "is the string 'schools'; expected a pymc.Model"),
         (lambda: None, "is None; expected a pymc.Model"),
         (lambda: pm.Model, "expected a pymc.Model, as `with pymc.Model"),
     ],
@@ -411,8 +411,8 @@ def test_what_jax_cannot_draw_is_left_out_with_a_line(capsys: pytest.CaptureFixt
     model = Model.from_pymc(made)
     assert (model.prior is None, model.predictive is None) == (True, False)
     said = capsys.readouterr().err
-    assert "there will be no draws of the prior, since NotImplementedError" in said
-    assert "to have them, call pymc.sample_prior_predictive(model=model) afterwards." in said
+    assert "there will be no prior draws, since NotImplementedError" in said
+    assert "for the missing ones, call pymc.sample_prior_predictive(model=model) afterwards." in said
 
 
 def test_a_prior_that_leaves_its_transform_is_left_out_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -421,10 +421,7 @@ def test_a_prior_that_leaves_its_transform_is_left_out_with_a_line(capsys: pytes
         with pm.Model() as made:
             pm.Normal("y", pm.Normal("c", 0, 2, shape=2, transform=transform, initval=[-1, 1]), 1, observed=[0.0, 1.0])
         kept = Model.from_pymc(made).prior is not None
-        said = (
-            "no draws of the prior, since PyMC draws 'c' without regard to its transform Ordered"
-            in capsys.readouterr().err
-        )
+        said = "no prior draws, since PyMC draws 'c' without regard to its transform Ordered" in capsys.readouterr().err
         assert (kept, said) == ((False, True) if transform is pm.distributions.transforms.ordered else (True, False))
 
 
@@ -481,7 +478,7 @@ def test_config(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, section: str, da
         ("{pymc: own_pymc:lin}", "did you mean 'line'"),
         ("{pymc: own_pymc:line}", "failed with TypeError: .*missing 2 required"),
         ("{pymc: own_pymc:made, args: [1]}", "is a Model, so args, kwargs and data have no effect"),
-        ("{pymc: own_pymc:forgets}", "gives None; expected it to return the model"),
+        ("{pymc: own_pymc:forgets}", "returned None; expected it to return the model"),
         ("{pymc: own_pymc:raises}", r"failed with ValueError: no data at .*own_pymc.py:15"),
         ("{pymc: own_pymc:pm}", "is <module"),
     ],

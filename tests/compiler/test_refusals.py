@@ -51,7 +51,7 @@ def test_a_decorator_beneath_batch_is_refused() -> None:
     def program(x):
         return x + 1
 
-    with pytest.raises(CompileError, match="beneath that decorator"):
+    with pytest.raises(CompileError, match="below that decorator"):
         program.run(np.ones(2), backend="numpy")
 
 
@@ -80,7 +80,7 @@ def test_a_batched_function_called_by_a_plain_helper_is_refused() -> None:
     def program(n):
         return helper(n)
 
-    with pytest.raises(CompileError, match="make the helper that calls it one with @batch"):
+    with pytest.raises(CompileError, match="decorate the helper that calls it with @batch"):
         program.run(np.array([1]), backend="numpy")
 
 

@@ -156,7 +156,7 @@ def test_group_starts_count_each_block_once() -> None:
         ([[Slot("a", -0.1)]], {}, "the gate of block 'a' is -0.1"),
         ([[Slot("a", float("nan"))]], {}, "the gate of block 'a' is nan"),
         ([[Slot("a", "half")]], {}, "the gate of block 'a' is 'half'"),
-        ([["a"], ["b", "a"]], {}, "block 'a' stands in two groups"),
+        ([["a"], ["b", "a"]], {}, "block 'a' is in two groups"),
         ([["a", Slot("a", 0.5)]], {}, "block 'a' has two different gates"),
         ([["a"], []], {}, "group 2 of the schedule has no blocks"),
         ([[3]], {}, "a schedule consists of labels and Slots; found 3"),

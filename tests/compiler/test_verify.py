@@ -133,11 +133,11 @@ def test_refuses_two_blocks_of_one_label() -> None:
 @pytest.mark.parametrize(
     ("label", "changes", "message"),
     [
-        ("f.entry", {"terminator": GotoOp("nowhere")}, "'f.entry' jumps to 'nowhere', which is no block of its"),
+        ("f.entry", {"terminator": GotoOp("nowhere")}, "'f.entry' jumps to 'nowhere', which is not a block of its"),
         ("f.entry", {"terminator": BranchOp("f.base", "f.one", "nowhere")}, "'f.entry' jumps to 'nowhere'"),
         ("f.entry", {"terminator": PushGotoOp("nowhere", "f.one")}, "'f.entry' jumps to 'nowhere'"),
-        ("f.one", {"terminator": GotoOp("main.entry")}, "'f.one' jumps to 'main.entry', which is no block"),
-        ("main.entry", {"ops": ("y = x",)}, "block 'main.entry': 'y = x' is no instruction of the IR"),
+        ("f.one", {"terminator": GotoOp("main.entry")}, "'f.one' jumps to 'main.entry', which is not a block"),
+        ("main.entry", {"ops": ("y = x",)}, "block 'main.entry': 'y = x' is not an instruction of the IR"),
         ("main.entry", {"terminator": None}, "'main.entry' ends in None, expected goto, branch, push_goto or return"),
         ("main.entry", {"ops": (FunctionCallOp(("y",), "g", ("x",)),)}, "calls 'g', which the program does not have"),
         ("main.entry", {"ops": (FunctionCallOp(("y",), "f", ()),)}, "of 'f' has 0 inputs and 1 outputs, expected 1"),

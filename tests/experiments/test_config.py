@@ -49,7 +49,7 @@ BAD = [
     ("measurement: {repetition: 3}\n", "measurement.repetition: unknown key; did you mean 'repetitions'?"),
     (
         "measurement: {repetitions: 0}\n",
-        "measurement.repetitions: found 0 (an integer); expected an integer at least 1",
+        "measurement.repetitions: found 0 (an integer); expected an integer of at least 1",
     ),
     ("problems: {}\n", "problems: found {}; expected a mapping of names to mappings"),
     ("problems: {a: {label: a, step_size: 1.0}}\n", "problems.a.model: found None"),
@@ -122,7 +122,7 @@ def test_quick_without_its_section_is_refused(load: Any) -> None:
         ("claims.nothing=null", "there is no claims.nothing to leave out; expected one of faster"),
         ("quick.run.chains=[3]", "the section quick is applied before the command line; set run.chains itself"),
         ("claims=false", "claims: found False; expected a mapping"),
-        ("curves.one.options={backend: jax, mode: graph}", "curves.one.options.mode: found 'graph', which is Tensor"),
+        ("curves.one.options={backend: jax, mode: graph}", "curves.one.options.mode: found 'graph', which only Tensor"),
         ("curves.one={label: a, sampler: leapfrog_limit, options: {backend: jax}}", "curves.one.options.backend: unkn"),
         ("run.backend=numpy", "run.backend: found 'numpy'"),
         ("run.transitions=3", "run.transitions: found 3; expected at least 4, or run.measure_ess=false"),

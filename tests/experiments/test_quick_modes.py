@@ -256,8 +256,8 @@ def test_clusters_shows_its_config(capsys: pytest.CaptureFixture[str], tmp_path:
     [
         ("run.draw=7", "run.draw: unknown key; did you mean 'draws'?"),
         ("run.workers=[1, 0]", "workers: found [1, 0]; expected increasing integers of at least 1"),
-        ("run.warmup=soon", "command line, run.warmup=soon: run.warmup.transitions: found 'soon' (a text); expected"),
-        ("run.backend=jaxx", "command line, run.backend=jaxx: run.backend: found 'jaxx' (a text); expected one of"),
+        ("run.warmup=soon", "command line, run.warmup=soon: run.warmup.transitions: found 'soon' (a string); expected"),
+        ("run.backend=jaxx", "command line, run.backend=jaxx: run.backend: found 'jaxx' (a string); expected one of"),
         ("quick.run.draws=7", "the section quick is applied before the command line; set run.draws itself"),
     ],
 )

@@ -18,7 +18,9 @@ UNSUPPORTED = (
     statement("yield value", "x = yield n  # error", "`.*yield n.*` cannot be batched .* Instead, write each value"),
     statement("global", "global y  # error\ny = 1", "a `global` .* Instead, pass the value in and return it"),
     statement("class", "class C:  # error\n    pass", "Instead, define the class outside"),
-    statement("an assertion's text", "assert n > 0, f'{n}'  # error", "an assertion's text .* write a constant text"),
+    statement(
+        "an assertion's text", "assert n > 0, f'{n}'  # error", "an assertion message .* write a constant message"
+    ),
     statement("raise", "raise ValueError  # error", "a `raise` .* Instead, assert what must hold"),
     statement("del", "del x  # error\nx = 1", "Instead, let the variable go out of use"),
     statement("import", "import math  # error", "Instead, import at the top of the module"),
@@ -49,7 +51,7 @@ UNSUPPORTED = (
     statement("append", "y = [n]\ny.append(x)  # error", r"`y.append\(x\)`, .* an array of fixed length, with"),
     statement("update", "y = {'a': n}\ny.update(a=x)  # error", r"`y.update\(a=x\)`, .* Instead, make a new dict"),
     statement("range of nothing", "for y in range():  # error\n    x += y", "Instead, write range"),
-    statement("loop target", "for x, y in range(3):  # error\n    pass", "Instead, take it apart in the loop's body"),
+    statement("loop target", "for x, y in range(3):  # error\n    pass", "Instead, unpack it in the loop's body"),
     statement("bare return", "if n > 1:\n    return  # error", "Instead, return what the caller needs"),
     Mistake("star parameters", "@batch\ndef f(*n):  # error\n    return n\n", "Instead, name each parameter"),
     Mistake("async", "@batch\nasync def f(n):  # error\n    return n\n", "found `async def`, expected `def`"),
@@ -71,12 +73,16 @@ ELEMENTS = (
     statement(
         "element of a global",
         "TABLE[0] = 1  # error",
-        r"no variable of the function, .* copy it into one first: x = TABLE .* kept in a dict",
+        r"not a variable of the function, .* copy it into one first: x = TABLE .* kept in a dict",
     ),
     statement("element of a field", "n.real[0] = 1  # error", r"Instead, write x = x._replace\(real=autobatch.write\("),
     statement("element of a call", "abs(n)[0] = 1  # error", r"Instead, give the array a name first"),
-    statement("slice", "y = np.zeros(3)\ny[0:2] = 1.0  # error", "whose index is no integer, .* one element at a time"),
-    statement("augmented slice", "y = np.zeros(3)\ny[:] += 1.0  # error", "whose index is no integer, .* one element"),
+    statement(
+        "slice", "y = np.zeros(3)\ny[0:2] = 1.0  # error", "whose index is not an integer, .* one element at a time"
+    ),
+    statement(
+        "augmented slice", "y = np.zeros(3)\ny[:] += 1.0  # error", "whose index is not an integer, .* one element"
+    ),
     statement("key", "y = {'a': n}\ny['a'] = 1  # error", r"a new dict of the same keys: y = \{\*\*y, 'a': value\}"),
     statement("mask", "y = np.zeros(3)\ny[y > 0.0] = 1.0  # error", "the index of an assigned element is an integer"),
     statement(
@@ -92,9 +98,9 @@ LOOPS = (
     statement(
         "for over a dict",
         "for y in {'a': n}:  # error\n    x += y",
-        r"the elements of a dict are texts, .* its values\(\)",
+        r"the elements of a dict are strings, .* its values\(\)",
     ),
-    statement("for over what has no end", "for y in ENDLESS:  # error\n    x += y", "has no end"),
+    statement("for over what has no end", "for y in ENDLESS:  # error\n    x += y", "endless iterable"),
     statement(
         "strict zip", "for y, z in zip((n, n), (1, 2, 3), strict=True):  # error\n    x += y", "of the lengths 2, 3"
     ),
@@ -185,7 +191,7 @@ TYPES = (
     statement(
         "a number and an array",
         "y = 0.0\nif n > 1:\n    y = np.zeros(3)  # error",
-        r"(?s)'y' is float64\[3\] here but .* from the beginning, such as numpy.zeros\(\(3,\), 'float64'\)",
+        r"(?s)'y' is float64\[3\] here but .* from the start, such as numpy.zeros\(\(3,\), 'float64'\)",
     ),
     statement(
         "two shapes", "y = np.zeros(2)\nif n > 1:\n    y = np.zeros(3)  # error", r"(?s)'y' is float64\[3\] .* for both"
@@ -400,7 +406,7 @@ OPERANDS = (
     statement("arrays in tuples", "x = (n, TABLE) == (1, TABLE + n)  # error", r"elements of tuples, .* reduce it"),
     statement("arrays in a tuple", "x = n in (TABLE + n, 1)  # error", "elements of tuples, .* takes a scalar"),
     statement("a tuple in a dict", "x = {(1, 2): 3}.get((n, n), 0)  # error", "looked up in a dict must be known"),
-    statement("a modulus", "x = pow(n, 2, 5)  # error", r"pow takes with a modulus .* write pow\(a, b\), and `% m`"),
+    statement("a modulus", "x = pow(n, 2, 5)  # error", r"pow with a modulus .* write pow\(a, b\), and `% m`"),
     statement("a base", "x = int(n, 2)  # error", r"int\(\) can't convert non-string with explicit base"),
     statement("indices of take", "x = ops.take(TABLE, n)  # error", r"index of ops.take must be known .* write x\[i\]"),
     statement(

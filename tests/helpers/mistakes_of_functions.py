@@ -32,7 +32,7 @@ FUNCTIONS = (
         "ever another function",
         "@batch\ndef g(h, n):\n    return n if n < 0 else g(lambda y: h(y) + 1, n - 1)  # error\n"
         "@batch\ndef f(n):\n    return g(abs, n)\n",
-        "the call of 'g' gives it yet another function .* more than 64 times. Pass on the function that was given",
+        "the call of 'g' passes it yet another function .* more than 64 times. Pass on the function that it received",
     ),
     functions(
         "star: too many", "t = (n, n, n)\nx = g(*t)  # error", "call of 'g' does not fit its parameters .*too many pos"
@@ -50,9 +50,7 @@ FUNCTIONS = (
         "call of 'g' does not fit .* unexpected keyword argument 'c'",
     ),
     functions("dict: twice", "d = {'a': n}\nx = g(n, **d)  # error", "call of 'g' does not fit .* multiple values"),
-    functions(
-        "dict: a tuple", "d = (n, n)\nx = g(**d)  # error", "after \\*\\* stands a dict with the parameters' names"
-    ),
+    functions("dict: a tuple", "d = (n, n)\nx = g(**d)  # error", "\\*\\* takes a dict with the parameters' names"),
     functions(
         "star: an array for all lanes",
         "v = np.zeros(1) + n\nx = int(p(*v))  # error",
@@ -61,12 +59,12 @@ FUNCTIONS = (
     functions(
         "a function in a structure",
         "t = (g, n)  # error\nx = t[0](t[1])",
-        "found the function 'g'. Functions are chosen when the program is compiled. .* a tuple or dict of",
+        "found the function 'g'. Functions must be known when the program is compiled. .* a tuple or dict of",
     ),
     functions(
         "a function on one path",
         "if n > 1:\n    h = g\nx = h(n)  # error",
-        "'h', which stands for a function within a block",
+        "'h', which stands for a function only within an earlier block",
     ),
     functions(
         "in a loop", "for i in range(n):\n    h = g\nx = h(n)  # error", "choose the function before the `if` or loop"
@@ -103,7 +101,7 @@ FUNCTIONS = (
     functions(
         "a named function by the lane",
         "x = (h := g)(n) if n > 1 else n  # error",
-        "found the function 'g'. Functions are chosen",
+        "found the function 'g'. Functions must be known",
     ),
     functions(
         "a name for another function",
@@ -113,7 +111,7 @@ FUNCTIONS = (
     functions("too many functions", "a, b = g, p, g  # error\nx = a(n)", "found the function 'g'|cannot unpack"),
     functions("a function twice", "x = apply(*(g, n), **{'h': g})  # error", "multiple values for"),
     functions("a key that is not there", "x = TABLE['k'](n)  # error", "KeyError: 'k'"),
-    functions("a function returned", "return g  # error", "the function 'g'.* return what it gives"),
+    functions("a function returned", "return g  # error", "the function 'g'.* return its result"),
     functions(
         "a range of the lane in a comprehension",
         "x = sum([g(v) for v in range(n)])  # error",
@@ -145,7 +143,7 @@ FUNCTIONS = (
     functions(
         "a table's function in a comprehension of the lane",
         "x = sum([TABLE['g'](k) for k in range(n)])  # error",
-        "a call of `TABLE\\['g'\\]` inside a comprehension that goes by values of the lane",
+        "a call of `TABLE\\['g'\\]` inside a comprehension over values of the lane",
     ),
     functions(
         "a test of the lane in a comprehension",
@@ -211,7 +209,7 @@ FUNCTIONS = (
     functions(
         "def: in a structure",
         "def h(k):\n    return k\nt = (h, n)  # error",
-        "found the function 'h'. Functions are chosen",
+        "found the function 'h'. Functions must be known",
     ),
     functions(
         "def: in another",
@@ -221,6 +219,6 @@ FUNCTIONS = (
     functions(
         "def: element of a variable around",
         "v = np.zeros(2)\ndef h(k):\n    v[0] = 1.0  # error\n    return k\nx = h(n)",
-        "no var",
+        "not a var",
     ),
 )

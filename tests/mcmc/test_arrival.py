@@ -197,7 +197,7 @@ def test_a_chain_too_low_to_matter_starts_again_where_that_is_allowed_and_is_wai
     assert fixed.warmup.late == fixed.warmup.outliers == ()
     assert np.abs(fixed.position).max() < 10
     check = batchnuts.check(to_arviz(to_datasets(fixed, model)))
-    assert "In warmup chain 5 started again near others, from where no mode of any weight can be." in str(check)
+    assert "In warmup chain 5 restarted near others, from where there can be no mode of any weight." in str(check)
     kept = run(model, warmup={"maximum": 400, "minimum": 20, "restart": False}, **settings)
     assert kept.warmup.restarted == ()
     assert kept.warmup.late == (5,)
@@ -234,13 +234,13 @@ def test_draws_begin_when_chains_have_arrived(start: float, arrives: bool) -> No
     asked = run(model, warmup={"transitions": 50, "restart": False}, **settings)
     assert 50 < asked.warmup.transitions <= 100
     more = asked.warmup.transitions - 50
-    which = "until all chains had arrived" if arrives else "in which chain 5 did not arrive"
+    which = "until all chains had reached the others" if arrives else "in which chain 5 did not reach the others"
     assert asked.warmup.reason == f"as asked, and {more} more, {which}"
     assert asked.warmup.late == (() if arrives else (5,))
     assert bool(asked.stats["lp"][5].min() > -60) is arrives
     calm = run(Model.from_function(slope, dimension=2, dtype="float64"), warmup=50, **settings)
     assert calm.warmup.transitions == 50
-    assert calm.warmup.reason == "as asked"
+    assert calm.warmup.reason == "as requested"
 
 
 def test_starts_where_the_density_is_not_a_number_are_counted_and_said() -> None:
@@ -249,7 +249,9 @@ def test_starts_where_the_density_is_not_a_number_are_counted_and_said() -> None
     draws = run(model, warmup=0, draws=4, step_size=0.01, metric="unit", max_tree_depth=1)
     assert 3 < draws.warmup.not_numbers < 13
     result = to_arviz(to_datasets(draws, model))
-    said = f"At {draws.warmup.not_numbers} of 16 starts that were proposed, and drawn again, the log-density was not a"
+    said = (
+        f"At {draws.warmup.not_numbers} of 16 proposed initial positions, which were drawn again, the log-density was"
+    )
     assert any(line.startswith(said) and "batchnuts.positive()" in line for line in batchnuts.check(result).advice)
 
 

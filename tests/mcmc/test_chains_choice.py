@@ -124,7 +124,7 @@ def test_the_reason_names_what_is_asked_and_the_neighbours() -> None:
     assert found.chains == 16
     assert found.reason.startswith("16 are expected to reach bulk ESS >= 40 and R-hat < 1.05 fastest on 2 processors")
     assert "8 chains 2.0 times as long, 32 chains 2.0 times as long" in found.reason
-    assert found.reason.endswith("sampler.chains=16 repeats this run")
+    assert found.reason.endswith("sampler.chains=16 reproduces this run")
 
 
 def test_numbers_fit_the_other_settings() -> None:
@@ -139,7 +139,7 @@ def test_numbers_fit_the_other_settings() -> None:
     data = replace(TEN, of_data=100)  # which a stream does not keep in memory
     whole, stream = (possible_chains(asked, EXECUTION, data, 2, streamed=streamed) for streamed in (False, True))
     assert len(whole) < len(stream)
-    with pytest.raises(SettingsError, match="found 50 starts, which no number of chains up to 4096 has"):
+    with pytest.raises(SettingsError, match="found 50 starts, more than the superchains of 4096 chains"):
         possible_chains(asked, EXECUTION, TEN, 2, starts=50)
     with pytest.raises(SettingsError, match=r"chains x sampler.draws: 8 x 10{8} draws"):
         possible_chains(sampler(draws=10**8, ess_bulk=400.0), EXECUTION, of(10**6), 1)

@@ -280,7 +280,7 @@ def test_a_hand_batched_twin_that_raises() -> None:
     ("settings", "message"),
     [
         ({"chains": 0}, "chains: found 0; expected auto, or an integer of at least 1"),
-        ({"draws": -5}, "draws: found -5 .*expected an integer at least 1"),
+        ({"draws": -5}, "draws: found -5 .*expected an integer of at least 1"),
         ({"warmup": -1}, "warmup.transitions: found -1; expected auto, or an integer of at least 0"),
         ({"step_size": 0.0}, "step_size: found 0.0 .*at least 1e-30"),
         ({"step_size": float("nan")}, "step_size: found nan"),

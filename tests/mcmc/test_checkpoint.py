@@ -64,7 +64,7 @@ def test_a_tree_is_what_was_written(tmp_path: Path) -> None:
 
 def test_only_named_types_are_made() -> None:
     packed = pack(TREE, {})
-    with pytest.raises(ValueError, match="no part of a tree"):
+    with pytest.raises(ValueError, match="not a part of a tree"):
         unpack(packed, {str(k): np.zeros(1) for k in range(4)}, [Point])
     with pytest.raises(TypeError, match="neither plain data nor an array"):
         pack({"path": Path()}, {})
@@ -137,28 +137,31 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "code in it": (pickled, "is truncated, damaged or something else"),
     "another archive": (lambda path: write_arrays(path, {"x": np.zeros(3)}), "is another .npz file"),
     "one array": (lambda path: path.write_bytes(_npy()), "is a .npy file"),
-    "an array edited": (lambda path: rewritten(path, edited), "was altered: its array 0 does not have its digest"),
+    "an array edited": (lambda path: rewritten(path, edited), "was altered: its array 0 does not match its digest"),
     "an array left out": (
         lambda path: rewritten(path, lambda _, a: a.pop("1")),
-        "was altered: it does not have the arrays",
+        "was altered: its arrays are not those",
     ),
     "newer": (lambda path: rewritten(path, lambda h, _: h.update(format=99)), "has format 99.*by a newer batchnuts"),
     "older": (lambda path: rewritten(path, lambda h, _: h.update(format=0)), "has format 0.*by an older batchnuts"),
     "foreign": (lambda path: rewritten(path, lambda h, _: h.update(kind="cake")), "is a cake; expected"),
-    "no JSON": (lambda path: sealed(path, b"{"), "is damaged: its head cannot be read"),
-    "no text": (lambda path: sealed(path, b"\xff\xfe{}"), "is damaged: its head cannot be read"),
-    "deep": (lambda path: sealed(path, b"[" * 100_000 + b"]" * 100_000), "is damaged: its head cannot be read"),
-    "a list": (lambda path: sealed(path, b"[1, 2]"), "is damaged: its head cannot be read"),
-    "a number": (lambda path: sealed(path, b"3"), "is damaged: its head cannot be read"),
-    "no kind": (lambda path: rewritten(path, lambda h, _: h.pop("kind")), "is damaged: its head cannot be read"),
-    "no format": (lambda path: rewritten(path, lambda h, _: h.pop("format")), "is damaged: its head cannot be read"),
+    "no JSON": (lambda path: sealed(path, b"{"), "is damaged: its header cannot be read"),
+    "no text": (lambda path: sealed(path, b"\xff\xfe{}"), "is damaged: its header cannot be read"),
+    "deep": (lambda path: sealed(path, b"[" * 100_000 + b"]" * 100_000), "is damaged: its header cannot be read"),
+    "a list": (lambda path: sealed(path, b"[1, 2]"), "is damaged: its header cannot be read"),
+    "a number": (lambda path: sealed(path, b"3"), "is damaged: its header cannot be read"),
+    "no kind": (lambda path: rewritten(path, lambda h, _: h.pop("kind")), "is damaged: its header cannot be read"),
+    "no format": (lambda path: rewritten(path, lambda h, _: h.pop("format")), "is damaged: its header cannot be read"),
     "a format in words": (lambda path: rewritten(path, lambda h, _: h.update(format="3")), "is damaged: its head"),
-    "no digests": (lambda path: rewritten(path, lambda h, _: h.pop("digests")), "is damaged: its head cannot be"),
+    "no digests": (lambda path: rewritten(path, lambda h, _: h.pop("digests")), "is damaged: its header cannot be"),
     "digests of no names": (lambda path: rewritten(path, lambda h, _: h.update(digests=[1])), "is damaged: its head"),
-    "no tree at all": (lambda path: rewritten(path, lambda h, _: h.pop("tree")), "is damaged: its head cannot be read"),
+    "no tree at all": (
+        lambda path: rewritten(path, lambda h, _: h.pop("tree")),
+        "is damaged: its header cannot be read",
+    ),
     "fields that there are not": (
         lambda path: rewritten(path, lambda h, _: h.update(tree={"type": "Point", "fields": {"z": 1}})),
-        "cannot be read: it is no tree of these types",
+        "cannot be read: it is not a tree of these types",
     ),
     "a huge array": (
         lambda path: claiming(path, "(100000000, 1000)"),
@@ -194,7 +197,7 @@ def test_a_run_whose_fields_are_of_other_types_is_refused(interrupted: tuple[Pat
     path = folder / "other" / NAME
     path.parent.mkdir(exist_ok=True)
     write_checkpoint(path, replace(saved, **{field: "else"}))
-    with pytest.raises(CheckpointError, match=f"is damaged: its run has no {field} as it was written"):
+    with pytest.raises(CheckpointError, match=f"is damaged: its run has no valid {field}"):
         read_saved_run(path.parent, TYPES)
 
 
@@ -372,7 +375,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SavedRu
 REFUSED: dict[str, tuple[Callable[[SavedRun], SavedRun], str]] = {
     "library": (
         lambda saved: replace(saved, made_with={**saved.made_with, "numpy": "1.0"}),
-        r"(?s)with other versions than it began with.*numpy: 1.0 then, .* now",
+        r"(?s)with versions other than those it started with.*numpy: 1.0 then, .* now",
     ),
     "batchnuts": (
         lambda saved: replace(saved, made_with={**saved.made_with, "batchnuts": "9.9"}),
@@ -434,7 +437,7 @@ def test_records_that_are_damaged_are_refused(interrupted: tuple[Path, SavedRun]
         with np.load(part) as arrays:
             write_arrays(part, {**arrays, "last": arrays["last"] + 1})
     keeper = kept(there, saved)
-    expected = "is not of this run" if damage == "of another run" else "expected a part of a checkpoint"
+    expected = "does not belong to this run" if damage == "of another run" else "expected a part of a checkpoint"
     with pytest.raises(CheckpointError, match=expected):
         run(AMONG_DRAWS, keeper)
     released(keeper)
@@ -444,7 +447,7 @@ def test_records_that_are_damaged_are_refused(interrupted: tuple[Path, SavedRun]
 def test_another_process_has_the_run(interrupted: tuple[Path, SavedRun]) -> None:
     folder, saved = interrupted
     keeper = kept(folder, saved)
-    with pytest.raises(CheckpointError, match="Another process runs run: it holds"):
+    with pytest.raises(CheckpointError, match="Another process is running run: it holds"):
         kept(folder, saved)
     released(keeper)
 
@@ -483,7 +486,7 @@ def test_there_is_no_such_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"There is no checkpoint of .*run\.nc.*there is no such run here"):
         saved_run_of(tmp_path / "run.nc")
     (tmp_path / "run.nc").touch()
-    with pytest.raises(CheckpointError, match=r"run\.nc.*: what is there is no run of batchnuts"):
+    with pytest.raises(CheckpointError, match=r"run\.nc.*: it is not the output of a batchnuts run"):
         saved_run_of(tmp_path / "run.nc")
     assert folder_of(tmp_path / "run.nc") == tmp_path / "run.nc.checkpoint"
 

@@ -78,7 +78,7 @@ def test_a_graph_is_tensorflows() -> None:
         == "tensorflow"
     )
     for model, backend in ((on_jax, "auto"), (neutral, "jax")):
-        with pytest.raises(SettingsError, match="mode: found 'graph', which is TensorFlow's; on the backend jax"):
+        with pytest.raises(SettingsError, match="mode: found 'graph', which only TensorFlow has; on the backend jax"):
             run_chains(model, *split_settings({"expert": {"mode": "graph"}, "backend": backend, "chains": 2}))
 
 

@@ -115,14 +115,14 @@ MANY = Size(1000, "float32", values=1000, largest=1000)
     [
         (MANY, {"chains": 1000, "draws": 2000}, 12, "set sampler.draws to at most 1400"),
         (MANY, {"chains": 1000, "draws": 2000}, 12, "sampler.chains to at most 710"),
-        (MANY, {"chains": 1000, "draws": 2000}, 12, "end with sampler.until as soon as enough is known"),
+        (MANY, {"chains": 1000, "draws": 2000}, 12, "stop early with sampler.until"),
         (MANY, {"chains": 1000, "draws": 2000}, 12, "set output.format: zarr, so that draws are written while"),
         (MANY, {"chains": 1000, "draws": 2000, "divergences": True}, 17, "set output.divergences: false"),
         (
             Size(1000, "float64", values=1000, largest=1000),
             {"chains": 1000, "draws": 2000},
             17,
-            "take float32 in the model",
+            "use float32 in the model",
         ),
         (Size.at_least(30_000, "float32"), {"chains": 1, "draws": 1, "metric": "dense"}, 8, "sampler.metric: low_rank"),
         (MANY, {"chains": 4000, "draws": 2000, "until": {"ess_bulk": 400}}, 8, "set sampler.draws to at most"),

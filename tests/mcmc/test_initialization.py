@@ -87,14 +87,14 @@ def test_draws_of_an_earlier_run_are_starts(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="has no 'position'; expected draws of position"):
         proposals(other, init={"run": str(file)})
     (tmp_path / "text.nc").write_text("no file of ours")
-    with pytest.raises(SettingsError, match="is no file of an earlier run"):
+    with pytest.raises(SettingsError, match="is not the file of an earlier run"):
         proposals(init={"run": str(tmp_path / "text.nc")})
 
 
 @pytest.mark.parametrize(
     ("init", "message"),
     [
-        ("priors", "init.method: found 'priors' (a text); expected one of auto, uniform, prior"),
+        ("priors", "init.method: found 'priors' (a string); expected one of auto, uniform, prior"),
         (3, "init: found 3; expected a method, or a mapping with keys among method, radius"),
         ({"method": "values"}, "init: method is values, but values is not given"),
         ({"method": "prior", "run": "x.nc"}, "init: found run, which has no effect with method prior"),

@@ -99,7 +99,7 @@ def test_a_signal_ends_the_draws_in_order_however_often_it_comes(
     assert 0 < attributes["draws_made"] < 4 * 8
     printed = capsys.readouterr().err
     assert "batchnuts: ended by SIGTERM; keeping the draws." in printed
-    assert "press again to give up and lose them" in printed
+    assert "press again to quit and lose them" in printed
     assert "ended by SIGTERM; " in printed.splitlines()[-1]
     assert f"{attributes['draws_complete']} of 8 draws of each of 4 chains" in printed
 

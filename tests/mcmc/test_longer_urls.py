@@ -107,7 +107,7 @@ def test_readers_see_the_shorter_run_until_the_longer_one_is_whole(
     with monkeypatch.context() as patch:
         patch.setattr(MemoryFileSystem, "pipe_file", killed)
         with pytest.raises(
-            OutputError, match=r"could not be made longer, .*the network is gone.*: it has 30 draws of each chain"
+            OutputError, match=r"could not be extended, .*the network is gone.*: it has 30 draws of each chain"
         ):
             replace_store(ended)
         assert_same_groups(open_zarr(in_memory), before)
@@ -140,7 +140,7 @@ def test_a_longer_run_whose_leftovers_stay_has_its_draws(
         patch.setattr(ZarrFilesBeside, "forget", forbidden)
         patch.setattr(UrlPlace, "discard", forbidden)
         assert replace_store(ended)["posterior"].sizes["draw"] == DRAWS
-    assert capfd.readouterr().err.count("warning: something is left that is not needed: memory://") == 2
+    assert capfd.readouterr().err.count("warning: leftover files were not deleted: memory://") == 2
 
 
 class Ended(BaseException):
@@ -244,5 +244,5 @@ def test_what_some_draws_lack_is_left_out_of_all(
         group.pop("adaptation")  # whose means are not of the same bits
     assert set(groups) == set(expected)
     assert_same_groups(groups, expected)
-    warning = "warning: log_likelihood (y), posterior (twice): not computed of the earlier draws, or not of the further"
+    warning = "warning: log_likelihood (y), posterior (twice): not computed for the earlier draws, or not for the new"
     assert (warning in capsys.readouterr().err) != both

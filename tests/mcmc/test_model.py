@@ -55,9 +55,9 @@ def test_initial_positions_default_and_own():
         return Model(name="m", log_density=lambda q: q, dimension=3, initializer=lambda rng, chains: result)
 
     assert own(np.zeros((2, 3))).initial_positions(rng, 2).dtype == np.float32
-    with pytest.raises(ModelError, match=r"gave positions of shape \(3, 2\); expected \(2, 3\)"):
+    with pytest.raises(ModelError, match=r"returned positions of shape \(3, 2\); expected \(2, 3\)"):
         own(np.zeros((3, 2))).initial_positions(rng, 2)
-    with pytest.raises(ModelError, match="gave chain 1 a position that is not finite"):
+    with pytest.raises(ModelError, match="returned a position that is not finite for chain 1"):
         own(np.array([[0, 0, 0], [0, np.nan, 0]])).initial_positions(rng, 2)
 
 
@@ -98,11 +98,11 @@ def test_initial_positions_default_and_own():
         ),
         (
             {"dimension": 2, "variables": (Variable("a", (2,), ("i",)),), "coords": {"i": ["x", "x"]}},
-            "several elements along 'i' have the label 'x' .coords.; give each one of its own",
+            "several elements along 'i' have the label 'x' .coords.; give each a label of its own",
         ),
-        ({"dimension": 1, "dims": {1: "x"}}, "dims has the name 1; expected a text"),
-        ({"dimension": 1, "coords": {1: ["x"]}}, "coords has the name 1; expected a text"),
-        ({"dimension": 1, "observed_data": {1: [1.0]}}, "observed_data has the name 1; expected a text"),
+        ({"dimension": 1, "dims": {1: "x"}}, "dims has the name 1; expected a string"),
+        ({"dimension": 1, "coords": {1: ["x"]}}, "coords has the name 1; expected a string"),
+        ({"dimension": 1, "observed_data": {1: [1.0]}}, "observed_data has the name 1; expected a string"),
     ],
 )
 def test_contradictions_are_refused(arguments, message):
@@ -166,14 +166,14 @@ def test_data_are_stored_as_a_file_can_hold_them(given, found):
 
 @pytest.mark.parametrize("given", [[[1.0, 2.0], [3.0]], (("site", None), np.ones((1, 1))), {1: 2}])
 def test_data_that_are_no_arrays_are_refused(given):
-    with pytest.raises(ModelError, match=r"observed_data\['y'\] is .*; expected an array of numbers or texts"):
+    with pytest.raises(ModelError, match=r"observed_data\['y'\] is .*; expected an array of numbers or strings"):
         Model.from_function(lambda q: q, dimension=1, observed_data={"y": given})
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"variables": {1: []}}, "A variable is called 1; expected a text as its name"),
+        ({"variables": {1: []}}, "A variable is called 1; expected a string as its name"),
         ({"variables": {"a": real(2, dims=1)}}, r"Variable 'a' has dims \(1,\); expected a name for each axis"),
         ({"variables": {"a": real(2, coords=3)}}, "Variable 'a': coords is 3; expected labels by the name of an axis"),
         (
@@ -182,12 +182,12 @@ def test_data_that_are_no_arrays_are_refused(given):
         ),
         (
             {"dimension": 2, "dims": {"c": ["x"]}},
-            "dims has 'c', which is no variable, data or quantity of it; expected n",
+            "dims has 'c', which is not one of its variables, data or quantities; expected n",
         ),
         ({"dimension": 2, "dims": {"positoin": ["x"]}}, "dims has 'positoin', which .* did you mean 'position'"),
         (
             {"dimension": 2, "coords": {"zz": [1, 2]}},
-            "coords has labels of 'zz', which is no axis of it; its axes are posi",
+            "coords has labels of 'zz', which is not one of its axes; its axes are posi",
         ),
     ],
 )

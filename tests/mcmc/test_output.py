@@ -128,7 +128,7 @@ def test_bad_folders_are_refused(tmp_path):
             save({}, f"{tmp_path}/{name}")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match=r"file is no folder. Set another output\.path"):
+    with pytest.raises(OutputError, match=r"file is not a folder. Set another output\.path"):
         check_path(tmp_path / "file" / "a.nc")
     with pytest.raises(OutputError, match="Cannot write"):
         check_path("a\0.nc")
@@ -368,4 +368,4 @@ def test_chains_that_had_not_begun_take_no_draw_from_the_others(model):
     np.testing.assert_array_equal(further["beta"].values[1], draws.position[2, 3:, 1:])
     wanted = {"draws_complete": 3, "draws_made": 8, "chains_requested": 4, "chains_begun": 2}
     assert {name: posterior.attrs[name] for name in wanted} == wanted
-    assert "3 of 5 draws of each of 2 chains (the other 2 had not begun)" in draws.what_there_is()
+    assert "3 of 5 draws of each of 2 chains (the other 2 had not started)" in draws.what_there_is()

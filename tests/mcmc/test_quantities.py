@@ -216,36 +216,36 @@ def fails(p: Any) -> Any:
             {"generated": fails},
             r"its function generated, given one draw, failed with RuntimeError: no such thing at .*:\d",
         ),
-        ({"generated": lambda p: p["mu"]}, "its function generated gives an array; expected a dict of names"),
-        ({"generated": lambda p: (p["mu"], 1.0)}, "its function generated gives a tuple; expected a dict of names"),
+        ({"generated": lambda p: p["mu"]}, "its function generated returns an array; expected a dict of names"),
+        ({"generated": lambda p: (p["mu"], 1.0)}, "its function generated returns a tuple; expected a dict of names"),
         ({"generated": lambda p: {"a": ops.stack([p["mu"]])[1]}}, r"the index 1 is outside an axis of 1 elements.*:\d"),
-        ({"generated": lambda p: {"mu": p["mu"]}}, r"its function generated gives \['mu'\], which are its variables"),
+        ({"generated": lambda p: {"mu": p["mu"]}}, r"its function generated returns \['mu'\], which are its variables"),
         (
             {"generated": lambda p: {"both_dim_0": p["mu"], "both": ops.stack([p["mu"], p["tau"]])}},
             "its function generated: 'both_dim_0' is the name of an array and of an axis, of 'both'",
         ),
         ({"generated": lambda p: {"chain": p["mu"]}}, "'chain' is called 'chain', or an axis of it is"),
         ({"generated": lambda p: {"a/b": p["mu"]}}, "the name 'a/b' has a slash"),
-        ({"generated": lambda p: {"a": [p["mu"], p["mu"]]}}, "gives a list for 'a'; expected an array"),
-        ({"generated": lambda p: {}}, r"gives a dict of \[\]; expected names and arrays"),
+        ({"generated": lambda p: {"a": [p["mu"], p["mu"]]}}, "returns a list for 'a'; expected an array"),
+        ({"generated": lambda p: {}}, r"returns a dict of \[\]; expected names and arrays"),
         ({"log_likelihood": lambda p: p["sigma"]}, "its function log_likelihood, given one draw, failed with KeyError"),
         (
             {"observed_data": {}},
-            "log_likelihood gives an array; .* an array alone is for models with one observed",
+            "log_likelihood returns an array; .* an array alone is for models with one observed",
         ),
         (
             {"prior": lambda seed: {"mu": random.normal(seed)}},
-            r"prior gives arrays of shapes \{'mu': \(\)\}",
+            r"prior returns arrays of shapes \{'mu': \(\)\}",
         ),
         ({"dims": {"ratio": ("row",)}}, r"'ratio' has shape \(\), but its dims are \('row',\)"),
         ({"dims": {"both": ("row",)}}, "'both' has 2 elements along 'row', which has 4 labels"),
         ({"generate": fails}, "there is no field 'generate'; did you mean 'generated'"),
         ({"dimensions": 2, "variables": None}, r"there is no field 'dimensions'; did you mean 'dimension'\?$"),
         ({"generated": 3}, "generated is 3; expected a function"),
-        ({"of_data": {"ration"}}, r"of_data names 'ration', which .* does not give; did you mean 'ratio'\?"),
-        ({"dims": {"ration": ["k"]}}, "dims has 'ration', which is no variable, .*; did you mean 'ratio'"),
-        ({"coords": {"zz": [1, 2]}}, "coords has labels of 'zz', which is no axis of it; its axes are "),
-        ({"of_data": {"mu"}, "generated": None}, "of_data names 'mu', which its function generated does not give"),
+        ({"of_data": {"ration"}}, r"of_data names 'ration', which .* does not return; did you mean 'ratio'\?"),
+        ({"dims": {"ration": ["k"]}}, "dims has 'ration', which is not one of its variables, .*; did you mean 'ratio'"),
+        ({"coords": {"zz": [1, 2]}}, "coords has labels of 'zz', which is not one of its axes; its axes are "),
+        ({"of_data": {"mu"}, "generated": None}, "of_data names 'mu', which its function generated does not return"),
     ],
 )
 def test_mistakes_are_found_before_a_run(fields: dict[str, Any], said: str) -> None:
@@ -289,7 +289,7 @@ def test_a_signal_while_they_are_computed_leaves_them_out_and_keeps_the_draws(
     assert whole.keys() - kept.keys() == {"log_likelihood", "posterior_predictive", "prior", "prior_predictive"}
     np.testing.assert_array_equal(kept["posterior"]["mu"], whole["posterior"]["mu"])
     assert (
-        "What is computed from draws is left out: ended by SIGTERM when 50% of it was done. The draws are kept"
+        "Quantities computed from draws are left out: ended by SIGTERM at 50%. The draws are kept"
         in capsys.readouterr().err
     )
 

@@ -128,7 +128,7 @@ def test_a_density_that_depends_on_more_than_its_argument_is_found() -> None:
 
     ok, text = said(Model.from_function(counted, variables={"x": real()}))["repeated"]
     assert not ok
-    assert "depends on something else than its argument (a counter, random numbers, the time)" in text
+    assert "depends on something other than its argument (a counter, random numbers, the time)" in text
 
 
 @needs_jax

@@ -125,7 +125,8 @@ def test_rhat_that_stuck_chains_keep_from_being_met_ends_sampling() -> None:
     assert decisions[0].reason is None
     assert decisions[1].reason is not None
     assert re.fullmatch(
-        r"R-hat cannot be met, because chain 5 stays away from all others since draw 10, after \d+ draws of each chain",
+        r"R-hat cannot be met, because chain 5 has stayed away from all others since draw 10, after \d+ draws"
+        r" of each chain",
         decisions[1].reason,
     )
     only_sizes = StoppingRule(Until(ess_bulk=1e9), names, 64, 16)
@@ -287,9 +288,12 @@ def test_parameters_are_named_whole_or_by_element(asked: list[str] | None, taken
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (["nu"], "until.parameters: found 'nu', which is no parameter of the model; did you mean 'mu'?"),
-        (["theta[7]"], "found 'theta[7]', which is no parameter of the model; did you mean 'theta"),
-        (["qqqqq"], "found 'qqqqq', which is no parameter of the model; expected some of mu, tau, theta, one, square"),
+        (["nu"], "until.parameters: found 'nu', which is not a parameter of the model; did you mean 'mu'?"),
+        (["theta[7]"], "found 'theta[7]', which is not a parameter of the model; did you mean 'theta"),
+        (
+            ["qqqqq"],
+            "found 'qqqqq', which is not a parameter of the model; expected some of mu, tau, theta, one, square",
+        ),
     ],
 )
 def test_unknown_parameters_are_refused(asked: list[str], message: str) -> None:

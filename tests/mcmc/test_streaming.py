@@ -178,7 +178,7 @@ def test_what_open_run_cannot_read_is_said_in_a_sentence(tmp_path: Path) -> None
     (tmp_path / "damaged.zarr" / "zarr.json").write_text("{")
     for name, said in (
         ("absent.nc", "There is no file .*absent.nc. Check the path"),
-        ("", "is a folder, and no Zarr store. Give the path of the file or store in it"),
+        ("", "is a folder, but not a Zarr store. Give the path of the file or store in it"),
         ("damaged.nc", r"damaged.nc cannot be read as netCDF \(.+\). If a run wrote it, it is truncated or damaged"),
         ("damaged.zarr", r"damaged.zarr cannot be read as Zarr \(.+\). If a run wrote it"),
     ):
@@ -189,7 +189,7 @@ def test_what_open_run_cannot_read_is_said_in_a_sentence(tmp_path: Path) -> None
 def test_later_runs_and_reports_read_a_store_as_they_read_a_file(tmp_path: Path) -> None:
     draws, paths = drawn(), [str(tmp_path / "a.zarr"), str(tmp_path / "a.nc")]
     run, storage = stream(Path(paths[0]), draws)
-    with pytest.raises(SettingsError, match=r"a\.zarr has no adaptation: that run has not ended"):
+    with pytest.raises(SettingsError, match=r"a\.zarr has no adaptation: that run has not finished"):
         tuning_from(paths[0])
     run_to_end(storage, draws)
     run.finish(draws)
@@ -319,7 +319,7 @@ def test_a_store_that_was_just_begun_goes_on(tmp_path: Path, monkeypatch: pytest
         put(self, key, data)
 
     monkeypatch.setattr(LocalPlace, "put", full)
-    with pytest.raises(OutputError, match=r"a\.zarr: No space left on device; no draw is in it"):
+    with pytest.raises(OutputError, match=r"a\.zarr: No space left on device; it has no draws"):
         stream(path, draws)
     monkeypatch.setattr(LocalPlace, "put", put)
     assert not (path / METADATA).exists()
@@ -431,11 +431,11 @@ def test_a_store_that_has_changed_is_not_made_longer(tmp_path: Path) -> None:
     ended = EndedRun(path, 30, saved=None)  # type: ignore[arg-type]
     finished(ended.further, whole)
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
-    with pytest.raises(CheckpointError, match="has changed while it was made longer"):
+    with pytest.raises(CheckpointError, match="has changed while it was being extended"):
         replace_store(ended)
     ended = EndedRun(path, DRAWS, saved=None)  # type: ignore[arg-type]
     finished(ended.further, drawn([3, 0, 5, 7, 1, 2], ends=True), replace=True)
-    with pytest.raises(CheckpointError, match=r"stays as it was: .* not every chain had begun"):
+    with pytest.raises(CheckpointError, match=r"is unchanged: not every chain had started"):
         replace_store(ended)
     assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
@@ -470,20 +470,20 @@ def test_what_cannot_be_written_is_refused_before(tmp_path: Path, monkeypatch: p
         check_path(path, force=True)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine").touch()
-    with pytest.raises(OutputError, match="no Zarr store"):
+    with pytest.raises(OutputError, match="not a Zarr store"):
         check_path(tmp_path / "other", is_store=is_store, force=True)
     draws = drawn()
     assert check_path(path, is_store=is_store, force=True) == path
-    with pytest.raises(OutputError, match="was created meanwhile"):
+    with pytest.raises(OutputError, match="was created in the meantime"):
         stream(path, draws)
     run, _ = stream(path, draws, replace=True)
     assert open_zarr(path).keys() == {"observed_data", "constant_data"}
     run.discard()
     assert os.listdir(tmp_path) == ["other"]
     monkeypatch.setattr(stored_run, "OLDEST", "99")
-    with pytest.raises(OutputError, match=r"output\.format: zarr takes the package zarr, 3\.1\.3.*netcdf"):
+    with pytest.raises(OutputError, match=r"output\.format: zarr needs the package zarr, 3\.1\.3.*netcdf"):
         require_zarr()
-    with pytest.raises(OutputError, match=r"To read .*a\.zarr takes the package zarr"):
+    with pytest.raises(OutputError, match=r"Reading .*a\.zarr needs the package zarr"):
         open_zarr(path)
 
 
@@ -505,7 +505,7 @@ def test_what_fails_for_some_draws_is_taken_out(tmp_path: Path, monkeypatch: pyt
     assert_same_groups(groups, to_datasets(draws, MODEL))
     assert not (path / "log_likelihood").exists()
     steps = next_steps(read_run(path))
-    assert "Some groups are not there: A function failed. To have them, run again." in steps
+    assert "Some groups are missing: A function failed. To have them, run again." in steps
 
 
 def test_chunks_are_divided_so_that_a_coefficient_can_be_read_alone() -> None:

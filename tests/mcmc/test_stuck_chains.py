@@ -88,9 +88,11 @@ def test_equal_modes_that_start_in_one_point_or_in_each() -> None:
     found = diagnose(mixed, names, superchain=superchain)
     assert found.agrees
     assert found.converged is False
-    assert "of the variance of b is between chains and lasts: chains are stuck in different places" in found.verdict()
+    assert (
+        "of the variance of b is between chains and persists: chains are stuck in different places" in found.verdict()
+    )
     said = StoppingRule(Until(rhat=1.01), names, 256, 16).decide(mixed).missing
-    assert said.endswith("of the variance of b is between chains and lasts")
+    assert said.endswith("of the variance of b is between chains and persists")
 
 
 def test_chains_that_mix_may_have_few_effective_draws() -> None:
@@ -136,7 +138,7 @@ def test_the_verdict_lists_them_by_number() -> None:
     assert "WARNING: 1 of 256 chains never mixed with the other chains: 1005." in found.verdict()
     judged = judge(found)
     assert not judged.ok
-    assert any(line.startswith("Chain 1005 stays where others do not come") for line in judged.advice)
+    assert any(line.startswith("Chain 1005 stays where others do not go") for line in judged.advice)
 
 
 @pytest.mark.parametrize(

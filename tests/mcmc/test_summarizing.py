@@ -140,5 +140,5 @@ def test_what_takes_draws_is_refused() -> None:
             batchnuts.sample_chains(model, **given)
     with pytest.raises(SettingsError, match="keep_draws: found False with divergences=True"):
         batchnuts.sample_chains(model, keep_draws=False, divergences=True)
-    with pytest.raises(SettingsError, match=r"sampler\.until: found conditions for draws that are not kept"):
+    with pytest.raises(SettingsError, match=r"sampler\.until: found conditions, which need all draws"):
         batchnuts.sample_chains(model, keep_draws=False, until={"ess_bulk": 400})

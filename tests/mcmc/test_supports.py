@@ -366,7 +366,7 @@ def test_bijectors_of_tensorflow_probability_are_supports() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "said"),
-    [((3, 2), "but its bijector makes arrays of shape (2, 2)"), ((), "has shape (), which its bijector refuses")],
+    [((3, 2), "but its bijector makes arrays of shape (2, 2)"), ((), "has shape (), which its bijector rejects")],
 )
 def test_a_shape_that_a_bijector_cannot_make(shape: tuple[int, ...], said: str) -> None:
     import tensorflow_probability as tfp

@@ -91,7 +91,7 @@ def test_chains_with_tuning_of_their_own_are_pooled_and_that_is_said(tmp_path: P
     np.testing.assert_allclose(found.metric.inverse_mass, [4.0] * 3)
     assert str(found).endswith(
         "run.nc (the median of its step sizes, and the geometric mean of its metrics; its target_acceptance was 0.8, "
-        "so its step size is only a first one)"
+        "so its step size is only a first guess)"
     )
 
 
@@ -133,14 +133,14 @@ OTHERS = {
 }
 
 REFUSED: list[tuple[dict[str, Any], Any, dict[str, Any], str]] = [
-    ({}, without("step_size"), {}, "is of a run that was interrupted before each of its chains had a draw"),
-    ({"done": [3, 0, 2, 1, 1]}, None, {}, "is of a run that was interrupted before each of its chains had a draw"),
+    ({}, without("step_size"), {}, "is from a run that was interrupted before each of its chains had a draw"),
+    ({"done": [3, 0, 2, 1, 1]}, None, {}, "is from a run that was interrupted before each of its chains had a draw"),
     ({}, without("variables"), {}, "has no 'variables' in its group 'adaptation'; it was written by an older version"),
     (
         {},
         lambda group: group.assign_attrs(tuned=0),
         {},
-        "is of a run without warmup: its step size and metric were not",
+        "is from a run without warmup: its step size and metric were not",
     ),
     (
         {"transition": "walnuts"},
@@ -149,7 +149,7 @@ REFUSED: list[tuple[dict[str, Any], Any, dict[str, Any], str]] = [
         "a run with transition walnuts, this one has sampler.transition nuts: a step",
     ),
     ({}, None, {"leapfrogs_per_leaf": 2}, "leapfrogs_per_leaf 1, this one has sampler.leapfrogs_per_leaf 2"),
-    ({"metric": "dense"}, None, {}, "metric dense, this one has sampler.metric diag: one form of the metric does not"),
+    ({"metric": "dense"}, None, {}, "metric dense, this one has sampler.metric diag: one form of the metric cannot"),
     (
         {"metric": "low_rank"},
         None,
@@ -208,7 +208,7 @@ def test_a_run_of_another_model_is_refused(tmp_path: Path, name: str, message: s
 def test_a_file_that_cannot_be_read_is_refused_before_anything_is_compiled(tmp_path: Path) -> None:
     text = tmp_path / "text.nc"
     text.write_text("no file of ours")
-    for path, message in ((text, "is no file of an earlier run"), (tmp_path / "gone.nc", "there is no file")):
+    for path, message in ((text, "is not the file of an earlier run"), (tmp_path / "gone.nc", "there is no file")):
         with pytest.raises(SettingsError, match=re.escape("sampler.warmup.from: ") + ".*" + message):
             sample_chains(MODEL, warmup={"from": path})
 
@@ -300,7 +300,7 @@ def test_a_fixed_number_of_transitions_runs_from_the_tuning(tmp_path: Path) -> N
     result = sample_chains(model, **small, warmup={"from": path, "transitions": 0})
     np.testing.assert_allclose(result["sample_stats"]["step_size"], 0.5)
     np.testing.assert_array_equal(result["adaptation"]["inverse_mass"], np.geomspace(0.1, 10, 3))
-    assert result["posterior"].attrs["warmup_ended"] == f"as asked, from the tuning of {path}"
+    assert result["posterior"].attrs["warmup_ended"] == f"as requested, from the tuning of {path}"
     some = sample_chains(model, **small, warmup={"from": path, "transitions": 3})
     assert not np.allclose(some["sample_stats"]["step_size"], 0.5)
     fixed = sample_chains(model, **small, step_size=0.25, warmup={"from": path, "transitions": 3})

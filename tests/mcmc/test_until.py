@@ -114,7 +114,9 @@ def test_named_parameters_alone_decide(whole: Draws, enough: float) -> None:
     size = float(sizes(whole, 10)[best]) * 0.999
     named = run(until={"ess_bulk": size, "parameters": [name]})
     assert named.ended == f"{name} has bulk ESS >= {size:g} after 10 draws of each chain"
-    with pytest.raises(SettingsError, match=r"sampler.until.parameters: found 'y', which is no parameter of the model"):
+    with pytest.raises(
+        SettingsError, match=r"sampler.until.parameters: found 'y', which is not a parameter of the model"
+    ):
         run(until={"ess_bulk": 100, "parameters": ["y"]})
     with pytest.raises(SettingsError, match=r"sampler.until.rhat: found 1.01 with one chain; R-hat compares chains"):
         run(until={"rhat": 1.01}, chains=1)

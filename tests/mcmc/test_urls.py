@@ -169,7 +169,9 @@ def test_a_run_does_not_go_on_where_another_one_has_written(url: Url) -> None:
     stream(url, draws, replace=True)[1].close()
     claim.write_text(own)  # as the first process has left it
     before = content_of(url)
-    with pytest.raises(CheckpointError, match=r"a\.zarr is not as this run has left it: another run was written there"):
+    with pytest.raises(
+        CheckpointError, match=r"a\.zarr has changed since this run wrote it: another run was written there"
+    ):
         ZarrRun(url, MODEL, Content(), resumed=True)
     assert content_of(url) == before
 
@@ -206,9 +208,7 @@ def test_a_store_that_cannot_be_reached_any_longer_ends_the_run(
         put(self, path, value, **options)
 
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", gone)
-    said = (
-        r"Cannot write memory://.*a\.zarr: it cannot be reached .*; 16 draws of each chain are in it, and can be read"
-    )
+    said = r"Cannot write memory://.*a\.zarr: it cannot be reached .*; 16 draws of each chain are in it and can be read"
     with pytest.raises(OutputError, match=said):
         run_to_end(storage, draws)
     for after in (storage.flush, storage.finalize, lambda: run.finish(draws)):
@@ -263,7 +263,7 @@ def test_what_is_unknown_or_not_installed_is_named(monkeypatch: pytest.MonkeyPat
     entry = {"class": "no_such_s3fs.core.Files", "err": "Install no_such_s3fs to access it"}
     monkeypatch.setitem(known_implementations, "s5", entry)
     with pytest.raises(
-        OutputError, match=r"s5:// takes no_such_s3fs, which is not installed: pip install no_such_s3fs\."
+        OutputError, match=r"s5:// needs no_such_s3fs, which is not installed: pip install no_such_s3fs\."
     ):
         place_of(Url("s5://b/a.zarr"))
 
@@ -272,11 +272,14 @@ def test_what_is_of_others_is_never_deleted(url: Url) -> None:
     """Whatever is asked for."""
     files, path = fsspec.url_to_fs(url.text)
     foreign = {
-        "other files": ({f"{path}/data.csv": b"1"}, "files are there, and no Zarr store"),
-        "their own state": ({f"{path}/{STATE}/theirs": b"1"}, "files are there, and no Zarr store"),
-        "a Zarr store": ({f"{path}/{METADATA}": b'{"zarr_format": 3, "attributes": {}}'}, "a Zarr store is there that"),
-        "no metadata": ({f"{path}/{METADATA}": b"[1, "}, "is no metadata of a Zarr store"),
-        "a list": ({f"{path}/{METADATA}": b"[1]"}, "a Zarr store is there that"),
+        "other files": ({f"{path}/data.csv": b"1"}, "files are there, but not a Zarr store"),
+        "their own state": ({f"{path}/{STATE}/theirs": b"1"}, "files are there, but not a Zarr store"),
+        "a Zarr store": (
+            {f"{path}/{METADATA}": b'{"zarr_format": 3, "attributes": {}}'},
+            "a Zarr store that is not a batchnuts run is there",
+        ),
+        "no metadata": ({f"{path}/{METADATA}": b"[1, "}, "is not metadata of a Zarr store"),
+        "a list": ({f"{path}/{METADATA}": b"[1]"}, "a Zarr store that is not a batchnuts run is there"),
     }
     if url.protocol == "folders":
         foreign["a file"] = ({path: b"1"}, "it is a file")
@@ -292,7 +295,7 @@ def test_what_is_of_others_is_never_deleted(url: Url) -> None:
             place.remove_store()
         with pytest.raises(OutputError, match="is not replaced"):
             stream(url, drawn(), replace=True)
-        with pytest.raises(OutputError, match="was created meanwhile and is not overwritten"):
+        with pytest.raises(OutputError, match="was created in the meantime and is not overwritten"):
             stream(url, drawn())
         assert {name: files.cat_file(name) for name in files.find(path.rpartition("/")[0])} == before
         files.rm(path, recursive=True)
@@ -304,7 +307,7 @@ def test_a_run_is_replaced_when_that_is_asked_for(url: Url) -> None:
     before = content_of(url)
     with pytest.raises(OutputError, match=r"a\.zarr exists and is not overwritten\. Give --force"):
         check_url(url, force=False)
-    with pytest.raises(OutputError, match="was created meanwhile and is not overwritten"):
+    with pytest.raises(OutputError, match="was created in the meantime and is not overwritten"):
         stream(url, draws)
     assert check_url(url, force=True) == url
     assert content_of(url) == before, "nothing is deleted before there are draws"

@@ -76,7 +76,10 @@ few = make_draws(MODEL, SamplerSettings(chains=2, draws=20))
         (replace(GOOD, position=shifted), "The chains do not agree (R-hat above 1.01): double draws, and warmup"),
         (few, "There are few effective draws: raise draws until the minimum bulk ESS is 400"),
         (with_stats(diverging=np.ones((8, 300), bool)), "Some trajectories diverged: raise target_acceptance"),
-        (make_draws(MODEL, SamplerSettings(chains=1, draws=50)), "Convergence cannot be judged: run at least 2 chains"),
+        (
+            make_draws(MODEL, SamplerSettings(chains=1, draws=50)),
+            "Convergence cannot be assessed: run at least 2 chains",
+        ),
     ],
     ids=["rhat", "ess", "divergences", "one chain"],
 )
@@ -200,7 +203,7 @@ def test_chains_that_begin_far_away_are_named_in_the_first_line() -> None:
 
 @pytest.mark.parametrize(
     ("restart", "why"),
-    [("auto", "from where no mode of any weight can be"), (True, "as sampler.warmup.restart asks")],
+    [("auto", "from where there can be no mode of any weight"), (True, "as sampler.warmup.restart asks")],
 )
 @pytest.mark.parametrize("complete", [True, False])
 def test_chains_that_started_again_are_named_once_with_the_reason(
@@ -211,11 +214,11 @@ def test_chains_that_started_again_are_named_once_with_the_reason(
     done = GOOD.done if complete else np.minimum(GOOD.done, np.arange(8))
     draws = replace(GOOD, settings=settings, warmup=replace(GOOD.warmup, restarted=(2, 5)), done=done)
     groups = to_datasets(draws, MODEL)
-    said = f"In warmup chains 2, 5 started again near others, {why}."
+    said = f"In warmup chains 2, 5 restarted near others, {why}."
     if complete:
         assert str(batchnuts.check(to_arviz(groups))).count(said) == 1
     print_report(draws, groups, tmp_path / "run.nc", 0.1)
-    assert capsys.readouterr().out.count("started again near others") == 1
+    assert capsys.readouterr().out.count("restarted near others") == 1
 
 
 def test_an_interruption_is_advice_alone() -> None:
@@ -234,7 +237,7 @@ def test_what_is_no_result_is_refused(what: Any) -> None:
 
 def test_no_draws_are_refused_with_the_place_of_those_that_are() -> None:
     cut = replace(GOOD, done=np.array([0] + [5] * 7), interrupted=True)
-    with pytest.raises(DiagnosticsError, match="see the group 'unfinished'"):
+    with pytest.raises(DiagnosticsError, match="the group 'unfinished' has the draws so far"):
         batchnuts.check(result_of(cut))
 
 
@@ -309,7 +312,7 @@ def test_draws_that_rounding_leaves_few_values_are_reported(offset: float, dtype
     result.posterior["mu"] = (result.posterior["mu"].astype("float64") + offset).astype(dtype)
     found = batchnuts.check(result)
     assert found.diagnostics.coarse == (("mu",) if coarse else ())
-    assert ("mu lies so far from 0 that rounding leaves few values" in str(found)) is coarse
+    assert ("mu lies so far from 0 that rounding leaves the draws few distinct values" in str(found)) is coarse
     assert any("rounded to few values: sample in float64" in line for line in found.advice) is coarse
     assert not (coarse and found.ok)
 

@@ -90,7 +90,7 @@ def test_what_leaves_the_axis_is_refused() -> None:
         pfor(lambda i: X[0, 0] * len(X[i]), ROWS)
     assert caught.value.source is not None
     assert "len(X[i])" in caught.value.source.text
-    with pytest.raises(PforError, match="write its end as its start and a number"):
+    with pytest.raises(PforError, match="write its end as its start plus a number"):
         pfor(lambda i: X[i][K[i] :], ROWS)
 
 

@@ -97,7 +97,7 @@ def test_a_program_that_the_compiler_would_not_make_now_does_not_run() -> None:
     dropped: list[bool] = []
     helped = helped_by(lambda x: x + 1)
     found = read(write(compiled(helped)), lambda: compiled(scaled_by(2)), lambda: dropped.append(True))
-    with pytest.raises(BatchnutsError, match="It is deleted: run again"):
+    with pytest.raises(BatchnutsError, match="It was deleted: run again"):
         results(found)
     assert dropped
 

@@ -259,10 +259,10 @@ def test_the_command_where_nothing_is_kept(
 ) -> None:
     monkeypatch.setenv("BATCHNUTS_CACHE", "")
     assert command.main(["cache", "--clear"]) == 0
-    assert "No programs are kept: BATCHNUTS_CACHE is empty" in capsys.readouterr().out
+    assert "No programs are cached: BATCHNUTS_CACHE is empty" in capsys.readouterr().out
     monkeypatch.setenv("BATCHNUTS_CACHE", "/proc/y")
     assert command.main(["cache"]) == 0
-    assert "No programs are kept: /proc cannot be written: " in capsys.readouterr().out
+    assert "No programs are cached: /proc cannot be written: " in capsys.readouterr().out
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(SystemExit):

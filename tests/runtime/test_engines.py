@@ -114,7 +114,7 @@ def test_what_it_refuses_is_an_error_that_says_why(lane_by_lane: str, monkeypatc
 def test_what_needs_more_than_it_has_says_so(lane_by_lane: str) -> None:
     with pytest.raises(OptionError, match="what the virtual machine runs; backend 'lane_by_lane' does not count it"):
         triangle.run(N, backend=lane_by_lane, profile=True)
-    with pytest.raises(OptionError, match="'lane_by_lane' runs programs as a whole, expected one that resumes"):
+    with pytest.raises(OptionError, match="'lane_by_lane' runs programs as a whole, expected one that can resume"):
         LaneProgram(triangle, (N,), lane_by_lane, "eager").machine(3, 4)
 
 

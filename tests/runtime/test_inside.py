@@ -94,7 +94,9 @@ def test_outside_of_a_trace_errors_are_raised() -> None:
 
 
 def test_inside_of_a_trace_errors_cannot_be_raised() -> None:
-    with pytest.raises(TypeError, match=r"no lane's error can be raised. Make it with check=False"):
+    with pytest.raises(
+        TypeError, match=r"errors of lanes cannot be raised inside a traced program. Create it with check=False"
+    ):
         jax.jit(autobatch.jax(fibonacci, max_stack_depth=16))(N)
 
 
@@ -158,7 +160,7 @@ def test_a_batched_function_itself_is_refused_inside_of_a_trace() -> None:
     traces = (("jax", lambda: jax.jit(fibonacci)(N)), ("tensorflow", lambda: tf.function(fibonacci)(N)))
     for name, trace in traces:
         with pytest.raises(
-            LaneInputError, match=rf"argument 'n' has no values yet, .* Make autobatch.{name}\(function"
+            LaneInputError, match=rf"argument 'n' has no values yet, .* Create autobatch.{name}\(function"
         ):
             trace()
 
@@ -193,7 +195,7 @@ def test_in_a_tensorflow_function(jit_compile: bool) -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(TypeError, match=r"is no batched function; decorate it with @autobatch.batch"):
+    with pytest.raises(TypeError, match=r"is not a batched function; decorate it with @autobatch.batch"):
         autobatch.jax(lambda x: x, max_stack_depth=2)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_stack_depth must be an integer of at least 1; found 0"):
         autobatch.jax(fibonacci, max_stack_depth=0)
@@ -211,9 +213,9 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(LaneInputError, match=r"missing a required argument: 'n'"):
         inside()
     keys = jax.random.split(jax.random.key(0), 3)
-    with pytest.raises(LaneInputError, match=r"argument 'n' is no array: JAX array with PRNGKey dtype .*key_data"):
+    with pytest.raises(LaneInputError, match=r"argument 'n' is not an array: JAX array with PRNGKey dtype .*key_data"):
         inside(keys)
-    with pytest.raises(TypeError, match=r"found an array of JAX keys, .* Give jax.random.key_data\(keys\)"):
+    with pytest.raises(TypeError, match=r"found an array of JAX keys, .* Pass jax.random.key_data\(keys\)"):
         jax.jit(inside)(keys)
     with tf.Graph().as_default():
         first = tf.compat.v1.placeholder(tf.int32, [4])

@@ -352,14 +352,14 @@ def test_a_lane_that_has_not_ended_is_an_error() -> None:
     bounded = autobatch.jax(power, max_stack_depth=8, max_sweeps=3)
     x = np.array([2.0, 2.0], "float32")
     np.testing.assert_array_equal(bounded(x, np.array([0, 0])), [1.0, 1.0])
-    with pytest.raises(SweepLimitError, match=r"lane 1 had not ended after 3 sweeps .*larger max_sweeps"):
+    with pytest.raises(SweepLimitError, match=r"lane 1 had not finished after 3 sweeps .*larger max_sweeps"):
         bounded(x, np.array([0, 5]))
 
 
 def test_derivatives_that_there_are_not_with_a_bound_are_named() -> None:
     bounded = autobatch.jax(power, max_stack_depth=8, max_sweeps=40, check=False)
     x, n = np.array([1.5], "float32"), np.array([2])
-    with pytest.raises(TypeError, match=r"power: with max_sweeps there is .* none in forward mode"):
+    with pytest.raises(TypeError, match=r"power: with max_sweeps there is .* no forward-mode one"):
         jax.jvp(lambda x: bounded(x, n)[0], (x,), (x,))
 
     def of_the_scope(a: Any) -> Any:

@@ -159,9 +159,11 @@ def test_variables_count_as_tensors() -> None:
 
 @needs_jax
 def test_arrays_of_two_libraries_do_not_meet() -> None:
-    with pytest.raises(TypeError, match=r"arrays of TensorFlow and JAX meet in one operation\. Convert one of them"):
+    with pytest.raises(
+        TypeError, match=r"arrays of TensorFlow and JAX are mixed in one operation\. Convert one of them"
+    ):
         ops.maximum(tf.constant(1.0), as_jax(2.0))
-    with pytest.raises(TypeError, match="arrays of JAX and TensorFlow meet"):
+    with pytest.raises(TypeError, match="arrays of JAX and TensorFlow are mixed"):
         ops.stack([as_jax(2.0), np.float32(1.0), tf.constant(1.0)])
 
 

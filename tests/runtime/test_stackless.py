@@ -178,7 +178,7 @@ def test_an_endless_recursion_is_reported(monkeypatch: pytest.MonkeyPatch) -> No
 
     with pytest.raises(
         StackOverflowError,
-        match=r"lane 1 .*'upwards': calls may nest 50 deep.*as max_stack_depth=100; or it may be endless",
+        match=r"lane 1 .*'upwards': calls may nest 50 deep.*such as max_stack_depth=100; it may also be infinite",
     ):
         run(upwards, NUMPY, np.array([0, 1]))
 

@@ -103,8 +103,8 @@ def _shown(value: Any) -> str:
     """What was found in place of an array or number, and what to write."""
     if isinstance(value, (str, bytes)):
         return (
-            f"the text {value!r}. Texts are chosen when the program is compiled, like the functions that they choose "
-            "in a table: write `if` and `else` around what they choose, or use numbers"
+            f"the string {value!r}. Strings must be known when the program is compiled, as must functions that they "
+            "select in a table: write `if` and `else` around what they select, or use numbers"
         )
     if callable(value) or isinstance(value, LaneFunction):
         name = getattr(value, "__name__", "")
@@ -113,12 +113,12 @@ def _shown(value: Any) -> str:
         kind = type(value).__name__ if not name else "class" if isinstance(value, type) else "function"
         description = f"the {kind}{f' {name!r}' if name else ''}"
         return (
-            f"{description}. Functions are chosen when the program is compiled. To choose by a "
-            "value of the lane, write `if` and `else` with a call in each; keep several in a tuple or dict of "
-            "functions, or in one outside of the function; hand one on as an argument, and return what it gives"
+            f"{description}. Functions must be known when the program is compiled. To choose "
+            "by a value of the lane, write `if` and `else` with a call in each; keep several in a tuple or dict of "
+            "functions, inside or outside of the function; pass one on as an argument, and return its result"
         )
     if value is None:
-        return "None. Use a number that no result can be (such as -1 or infinity), or keep a boolean beside the number"
+        return "None. Use a number that no result can be (such as -1 or infinity), or a boolean next to the number"
     return f"{type(value).__name__}. Keep several values in a tuple, dict, namedtuple or frozen dataclass"
 
 

@@ -19,7 +19,7 @@ _ENGINES: dict[str, Engine] = {}
 def register(engine: Engine) -> None:
     """Make an engine known by its name. Raises OptionError for a name that another one has."""
     if engine.info.name in _ENGINES:
-        raise OptionError(f"found a second engine {engine.info.name!r}; the names of engines are unique")
+        raise OptionError(f"found a second engine {engine.info.name!r}; names of engines must be unique")
     _ENGINES[engine.info.name] = engine
 
 

@@ -82,8 +82,8 @@ def build_program(root: LaneFunction, reading: Reading | None = None) -> Program
             base = getattr(callee.function, "__name__", "function")
             if source is not None and sum(existing.function == callee.function for existing in names) >= MOST_VERSIONS:
                 raise CompileError(
-                    f"the call of {base!r} gives it yet another function as argument: it would be compiled more than "
-                    f"{MOST_VERSIONS} times. Pass on the function that was given, not a new one in each call.",
+                    f"the call of {base!r} passes it yet another function as an argument: it would be compiled more "
+                    f"than {MOST_VERSIONS} times. Pass on the function that it received, not a new one in each call.",
                     source.at(node) if node is not None else None,
                 )
             same = sum(1 for name in ("main", *names.values()) if name.split("#")[0] == base)

@@ -184,7 +184,7 @@ def spread(
         more: dict[str, Any] = {}
         for mapping in dicts:
             if not isinstance(mapping, dict):
-                text = f"after ** stands a dict with the parameters' names, not {type(mapping).__name__}."
+                text = f"** takes a dict with the parameters' names, not {type(mapping).__name__}."
                 raise CompileError(text, b.source.at(node))
             more |= mapping
         try:
@@ -192,7 +192,7 @@ def spread(
             if len(more) < sum(map(len, dicts)) or more.keys() & named.keys():
                 raise TypeError("multiple values for one parameter")
             if functions & bound.arguments.keys():
-                raise TypeError("a function is passed by its name, not by * or **")
+                raise TypeError("pass a function by its name, not by * or **")
         except TypeError as error:
             raise misfit(b, node, callee, error) from None
         bound.apply_defaults()

@@ -239,7 +239,7 @@ def refusal_of_calls(b: Builder, node: ast.AST) -> CompileError:
     call = next((part for part in calls if known.calls_batched(b, part)), node)
     called = f"a call of `{ast.unparse(call.func)}`" if isinstance(call, ast.Call) else "a call"
     return UnsupportedSyntaxError(
-        f"{called} inside a comprehension that goes by values of the lane cannot be batched in function "
+        f"{called} inside a comprehension over values of the lane cannot be batched in function "
         f"{b.name!r}. Instead, use a for loop, or a range known at compile time.",
         b.source.at(call),
     )

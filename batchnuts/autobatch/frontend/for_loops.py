@@ -88,7 +88,7 @@ def rounds_known(b: Builder, node: ast.For) -> Learned | None:
 def over_range(b: Builder, node: ast.For, call: ast.Call) -> None:
     """Write a loop over range(...)."""
     if not isinstance(node.target, ast.Name):
-        b.refuse(node.target, "a loop target other than a plain name", "take it apart in the loop's body")
+        b.refuse(node.target, "a loop target other than a plain name", "unpack it in the loop's body")
     if not 1 <= len(call.args) <= 3 or any(isinstance(a, ast.Starred) for a in call.args):
         b.refuse(call, "range with other than one to three arguments", "write range(start, stop, step)")
     start, stop_bound, step = expressions.range_bounds(call)
@@ -337,7 +337,7 @@ def bind_round(b: Builder, target: ast.expr, item: ast.expr) -> Iterator[str]:
             return
     if isinstance(target, ast.Name) and value is not UNKNOWN and not _of_numbers([value]):
         if target.id in b.locals:
-            form = f"a loop's variable {target.id!r} that holds {type(value).__name__} and is read after the loop"
+            form = f"a loop variable {target.id!r} that holds {type(value).__name__} and is read after the loop"
             b.refuse(target, form, "use it in the loop only")
         b.namespace[target.id] = value
         yield target.id

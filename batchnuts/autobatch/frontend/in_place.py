@@ -110,7 +110,7 @@ class Rewriter:
             if isinstance(part, (ast.Slice, ast.Starred)) or (
                 isinstance(part, ast.Constant) and type(part.value) is not int
             ):
-                form = f"assignment to `{ast.unparse(target)}`, whose index is no integer,"
+                form = f"assignment to `{ast.unparse(target)}`, whose index is not an integer,"
                 if isinstance(part, ast.Constant) and isinstance(node, ast.Name):
                     entry = f"{{**{node.id}, {part.value!r}: value}}"
                     self.refuse(target, form, f"make a new dict of the same keys: {node.id} = {entry}")
@@ -121,7 +121,7 @@ class Rewriter:
         if not isinstance(node, ast.Name):
             self.refuse(target, f"assignment to `{ast.unparse(target)}`", "give the array a name first")
         if not self.is_local(node.id):
-            form = f"assignment to an element of {node.id!r}, which is no variable of the function,"
+            form = f"assignment to an element of {node.id!r}, which is not a variable of the function,"
             note = "an array; what lanes compute cannot be kept in a dict, or outside of the function"
             self.refuse(target, form, f"copy it into one first: x = {node.id} ({note})")
         return node, indices

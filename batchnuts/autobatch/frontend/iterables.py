@@ -104,7 +104,7 @@ def counted_down(b: Builder, node: ast.expr) -> ast.Call | None:
     if not isinstance(call, ast.Call) or known.callee_of(b, call) is not range or known.is_static(b, call):
         return None
     if not 1 <= len(call.args) <= 2 or not expressions.is_literal_integer(expressions.range_bounds(call)[0]):
-        form = f"`{expressions.text_of(node)}`, which starts at or goes by a number that is no literal,"
+        form = f"`{expressions.text_of(node)}`, whose start or step is not a literal,"
         b.refuse(node, form, "write range(last, first - 1, -1)")
     return expressions.counted_down(call)
 

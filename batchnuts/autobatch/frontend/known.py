@@ -39,7 +39,7 @@ DISPLAYS = (ast.Tuple, ast.List)
 def static(b: Builder, node: ast.AST) -> Any:
     """The object that an expression denotes at compile time (a choice: what it chooses), or UNKNOWN."""
     if isinstance(node, ast.Name) and node.id in b.unsettled:
-        form = f"{node.id!r}, which stands for a function within a block before this line only,"
+        form = f"{node.id!r}, which stands for a function only within an earlier block,"
         b.refuse(node, form, "choose the function before the `if` or loop, or call it in each branch")
     if isinstance(node, ast.IfExp) and is_static(b, node.test):
         return static(b, node.body if evaluate(b, node.test) else node.orelse)
@@ -274,8 +274,8 @@ def refuse_hidden(b: Builder, node: ast.AST, hidden: Hidden) -> NoReturn:
     form = f"`{hidden.text}`{within}, whose random numbers do not belong to a lane,"
     rewrite = "draw with autobatch.random from a key that the lane has"
     if not hidden.random:
-        form = f"`{hidden.text}`{within}, which is called once, when the program is compiled, and not by each lane,"
-        rewrite = "give what it gives as an argument"
+        form = f"`{hidden.text}`{within}, which is called once, when the program is compiled, not by each lane,"
+        rewrite = "pass its result as an argument"
     if hidden.source is None:
         b.refuse(node, form, rewrite)
     reader = b.source.at(node)

@@ -78,11 +78,11 @@ _CONDITION = (
     "use a `for` loop, or ops.where to choose between two values",
 )
 _RANGE = ("the end of a range within an expression", "loop with `for i in range(n):` as a statement")
-_TEXT = ("what a text or hash is made of", "make texts of the results")
+_TEXT = ("what a string or hash is made from", "format the results instead")
 
-_POW = ("what pow takes with a modulus or by name", "write pow(a, b), and `% m` after it")
+_POW = ("an argument of pow with a modulus or a keyword", "write pow(a, b), and `% m` after it")
 
-_NUMBER = ("what this builtin takes", "use autobatch.ops, or the backend's own function")
+_NUMBER = ("the argument of this builtin", "use autobatch.ops, or the backend's own function")
 
 _KNOWING: dict[Any, tuple[str, str]] = {
     builtins.range: _RANGE,

@@ -51,7 +51,7 @@ def read_function(function: Callable[..., Any]) -> FunctionSource:
     name = getattr(function, "__name__", repr(function))
     if hasattr(function, "__wrapped__"):
         raise CompileError(
-            f"{name!r} is wrapped by another decorator, whose code would be left out. Put @batch beneath that "
+            f"{name!r} is wrapped by another decorator, whose code would be left out. Put @batch below that "
             "decorator, or call what it adds inside the function.",
             start_of(inspect.unwrap(function)),
         )
@@ -140,7 +140,7 @@ def _no_source(name: str, why: object) -> str:
 
 def _changed(name: str, filename: str) -> str:
     if filename == "<string>":  # of exec, and of `python -c`, whose text Python keeps from 3.13 on
-        return _no_source(name, "another text has its file's name, <string>")
+        return _no_source(name, "another source has the same file name, <string>")
     return (
         f"the source found for {name!r} in {filename} is not this function: the file has changed since Python read it. "
         "Import it again, or restart."

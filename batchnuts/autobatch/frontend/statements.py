@@ -121,7 +121,7 @@ def assert_statement(b: Builder, node: ast.Assert) -> None:
     message = f"assertion failed: {expressions.text_of(node.test)}"
     if node.msg is not None:
         if not known.is_static(b, node.msg):
-            b.refuse(node.msg, "an assertion's text made from values of the lane", "write a constant text")
+            b.refuse(node.msg, "an assertion message made from values of the lane", "write a constant message")
         message += f" ({known.evaluate(b, node.msg)})"
     if known.is_static(b, node.test) and known.evaluate(b, node.test):
         return

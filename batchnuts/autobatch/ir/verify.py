@@ -109,12 +109,12 @@ def check_structure(program: Program) -> None:
             ]
             for target in targets:
                 _require(
-                    target in labels, f"block {block.label!r} jumps to {target!r}, which is no block of its function"
+                    target in labels, f"block {block.label!r} jumps to {target!r}, which is not a block of its function"
                 )
 
 
 def _check_op(program: Program, block: Block, op: Op) -> None:
-    _require(isinstance(op, Op), f"block {block.label!r}: {op!r} is no instruction of the IR")
+    _require(isinstance(op, Op), f"block {block.label!r}: {op!r} is not an instruction of the IR")
     if isinstance(op, FunctionCallOp):
         callees = [f for f in program.functions if f.name == op.function]
         _require(bool(callees), f"block {block.label!r} calls {op.function!r}, which the program does not have")

@@ -67,7 +67,7 @@ def tensor_library_of(*values: Any) -> TensorLibrary | None:
             continue
         if common is not None:
             raise TypeError(
-                f"arrays of {common.name} and {library.name} meet in one operation. Convert one of them with "
+                f"arrays of {common.name} and {library.name} are mixed in one operation. Convert one of them with "
                 "numpy.asarray, or write the whole program with one library"
             )
         common = library

@@ -97,7 +97,7 @@ def python_filter(function: _Function | None, values: Iterable[Any]) -> Iterator
     """`filter` by conditions that are known when it runs. Raises TypeError for a value of the lane."""
     advice = "use a `for` loop, or ops.where to choose between two values"
     return builtins.filter(
-        lambda v: known(v if function is None else function(v), "what filter() asks", advice), values
+        lambda v: known(v if function is None else function(v), "the condition of filter()", advice), values
     )
 
 
@@ -105,7 +105,9 @@ def python_sorted(values: Iterable[Any], *, key: _Function | None = None, revers
     """`sorted` by what is known when it runs. Raises TypeError for values of the lane."""
     advice = "swap elements in a loop, as `x[i], x[j] = x[j], x[i]`, or use the sort of one backend"
     place = key or (lambda value: value)
-    return builtins.sorted(values, key=lambda v: known(place(v), "what sorted() compares", advice), reverse=reverse)
+    return builtins.sorted(
+        values, key=lambda v: known(place(v), "the key that sorted() compares", advice), reverse=reverse
+    )
 
 
 def python_abs(x: Any) -> Any:
@@ -124,7 +126,9 @@ def python_round(x: Any, ndigits: int | None = None) -> Any:
     Decimal places are found as NumPy does it, by scaling, and may differ from Python's in the last place.
     """
     if not is_array(x):
-        return builtins.round(x, known(ndigits, "the number of digits of round()", "scale the number, and ops.round"))
+        return builtins.round(
+            x, known(ndigits, "the number of digits of round()", "scale the number and use ops.round")
+        )
     require_scalar(x, "round()")
     known(ndigits, "the number of digits of round()", "scale the number and use ops.round")
     if ndigits is None:

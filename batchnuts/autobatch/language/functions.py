@@ -59,8 +59,8 @@ class LaneFunction:
     def _no_method(self, owner: str) -> UnsupportedSyntaxError:
         name, first = self.python_function.__name__, next(iter(self.signature.parameters), "self")
         return UnsupportedSyntaxError(
-            f"the method {name!r} of class {owner!r} cannot be batched: its `{first}` is no array. Define "
-            "the function outside the class, over the arrays it needs, or put @staticmethod above @batch. Methods "
+            f"the method {name!r} of class {owner!r} cannot be batched: its `{first}` is not an array. Define the "
+            "function outside the class, over the arrays it needs, or put @staticmethod above @batch. Methods "
             "without @batch can be called in batched functions.",
             start_of(self.python_function),
         )

@@ -60,13 +60,13 @@ def _instead_of_index(x: Any) -> str:
     leaves, _ = flatten(x)
     if any(callable(leaf) and not is_array(leaf) for leaf in leaves):
         return (
-            "and this one is a lane's value. Functions are chosen when the program is compiled: write `if` and `else`, "
-            "with a call in each"
+            "and this one is a lane's value. Functions must be known when the program is compiled: write `if` and "
+            "`else`, with a call in each"
         )
     if any(isinstance(leaf, (str, bytes)) for leaf in leaves):
         return (
-            "and this one is a lane's value. Texts are chosen when the program is compiled: write `if` and `else` "
-            "around what the text chooses"
+            "and this one is a lane's value. Strings must be known when the program is compiled: write `if` and "
+            "`else` around what the string selects"
         )
     values = "tuple(values.values())" if isinstance(x, dict) else "values"
     return (
@@ -131,11 +131,11 @@ def _require_indices(parts: tuple[Any, ...]) -> None:
                 )
         elif part is not None:
             if dtype_of(part).kind not in "iu":
-                raise TypeError(f"an index must be an integer, not {dtype_of(part)}; a boolean mask is ops.where")
+                raise TypeError(f"an index must be an integer, not {dtype_of(part)}; for a boolean mask, use ops.where")
             vectors += bool(static_shape(part))
             others += not static_shape(part)
     if vectors > 1 or (vectors and others):
-        raise TypeError("one array of indices at a time, and no other index beside it: index twice")
+        raise TypeError("only one array of indices at a time, with no other index: index twice")
 
 
 def _inside(index: Any, extent: int | None, checks: Checks, check: int) -> Any:

@@ -40,7 +40,7 @@ def as_sequence(x: Any) -> Any:
     if isinstance(x, (dict, str, bytes)):
         kind = type(x).__name__
         more = " loop over its values(), or over a constant tuple of its keys" if kind == "dict" else ""
-        raise TypeError(f"the elements of a {kind} are texts, which no variable holds;{more or ' use numbers'}")
+        raise TypeError(f"the elements of a {kind} are strings, which variables cannot hold;{more or ' use numbers'}")
     if isinstance(x, (tuple, list, range)):
         return x
     if is_array(x):
@@ -51,7 +51,7 @@ def as_sequence(x: Any) -> Any:
         raise TypeError(f"a loop cannot run over {type(x).__name__}; it runs over arrays, tuples, lists and range(...)")
     elements = tuple(itertools.islice(x, _MOST + 1))
     if len(elements) > _MOST:
-        raise TypeError(f"what a loop runs over has no end, or more than {_MOST} elements")
+        raise TypeError(f"the loop runs over an endless iterable, or one of more than {_MOST} elements")
     return elements
 
 
@@ -101,7 +101,7 @@ def looked_up(container: Any, x: Any) -> Any:
     """`x` itself, which a method of a Python container compares with its elements or hashes: no value of the lane."""
     if isinstance(container, (tuple, list, dict, range)):
         advice = "compare with each element, or index an array"
-        return known_whole(x, f"what is looked up in a {type(container).__name__}", advice)
+        return known_whole(x, f"a value looked up in a {type(container).__name__}", advice)
     return x
 
 

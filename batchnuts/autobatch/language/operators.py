@@ -422,7 +422,7 @@ def power(x: Any, y: Any, checks: Checks | None = None, check: int = 0) -> Any:
                 checks.note(check, held)
                 y = y if held else ops.maximum(y, 0)
             elif not held:
-                raise ValueError("an integer to a negative power is no integer: write float(a) ** b")
+                raise ValueError("an integer to a negative power is not an integer: write float(a) ** b")
     return x**y if library is None else library.power(*_promoted(library, x, y))
 
 

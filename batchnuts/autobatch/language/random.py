@@ -202,7 +202,7 @@ def _centred(key: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         first, second = (ops.cast(ops.right_shift(word, 6), "float64") for word in blocks)
         high = operators.multiply(operators.subtract(first, 2.0**25), 2.0**26)
         return _shaped(operators.multiply(operators.add(high, operators.add(second, 0.5)), 2.0**-51), shape)
-    raise ValueError(f"random numbers come as float32 or float64, not {dtype}")
+    raise ValueError(f"random numbers are float32 or float64, not {dtype}")
 
 
 def uniform(key: Array, shape: Shape = (), dtype: Any = "float32") -> Array:
@@ -234,7 +234,7 @@ def bernoulli(key: Array, probability: Array = 0.5, shape: Shape = ()) -> Array:
     shape = _shape_tuple(shape)
     wanted: Any = ops.static_shape(probability)
     if wanted is not None and None not in wanted and np.broadcast_shapes(wanted, shape) != shape:
-        raise ValueError(f"probability of shape {wanted} asks for more numbers than shape={shape}; pass shape={wanted}")
+        raise ValueError(f"probability of shape {wanted} needs more numbers than shape={shape}; pass shape={wanted}")
     cells = ops.cast(bits(key, shape), "float64")
     midpoints = operators.multiply(operators.add(cells, 0.5), 2.0**-32)
     return operators.less(midpoints, ops.cast(probability, "float64"))

@@ -313,8 +313,7 @@ class _Inference:
             if self.gives(function, as_arrays, wanted):
                 return replace(op, function=function), [(v, dtype) for v in op.vars_in]
         raise TypeConflictError(
-            f"`{_written(op)}` mixes dtypes that do not go together: {self.shown(op, as_arrays)}. Cast with "
-            "autobatch.ops.cast.",
+            f"`{_written(op)}` mixes incompatible dtypes: {self.shown(op, as_arrays)}. Cast with autobatch.ops.cast.",
             op.source,
         )
 
@@ -400,8 +399,8 @@ def _check_settled(function: Function, inference: _Inference) -> None:
             callee = inference.program.function(op.function)
             if not any(isinstance(b.terminator, IndirectGotoOp) for b in callee.graph.blocks):
                 raise CompileError(
-                    f"function {op.function!r} never returns: every path through it ends in a loop that nothing "
-                    "leaves. Add a break, a condition or a return to the loop.",
+                    f"function {op.function!r} never returns: every path through it ends in a loop without an exit. "
+                    "Add a break, a condition or a return to the loop.",
                     callee.source,
                 )
             if any(v not in inference.types for v in op.vars_in):

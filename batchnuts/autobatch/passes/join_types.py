@@ -63,8 +63,8 @@ def rule_broken(new: Any, old: Any) -> str:
     if new_tree != old_tree:
         if in_any_order(new_tree) == in_any_order(old_tree):
             return (
-                "A dict's keys stand in the order in which they were put in, here as in Python, and a variable has one "
-                "order on all paths. Write the keys in the same order."
+                "A dict keeps its keys in insertion order, as in Python, and a variable has one order on all paths. "
+                "Write the keys in the same order."
             )
         return (
             "A variable has one structure on all paths; a tuple or list has one length. Use another variable, or write "
@@ -77,7 +77,7 @@ def rule_broken(new: Any, old: Any) -> str:
             return f"{rule} Use another variable, or an array that is large enough for both."
         array = a if a.shape else b
         return (
-            f"{rule} Use another variable, or let it be an array of shape {array.shape} from the beginning, such as "
+            f"{rule} Use another variable, or let it be an array of shape {array.shape} from the start, such as "
             f"numpy.zeros({array.shape}, {array.dtype!r})."
         )
     narrow, wide = sorted((a.dtype, b.dtype), key=_width)

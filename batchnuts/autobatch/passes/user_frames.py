@@ -71,8 +71,8 @@ def hint(error: BaseException) -> str:
         if re.search(of_library, text):
             if _went_through(error, other.lower()) or (other == "JAX" and "as an abstract array" in text):
                 return (
-                    f"\nThis function of {other} met an array of {library}: run with backend={other.lower()!r}, or use "
-                    "batchnuts.autobatch.ops, whose functions run on both."
+                    f"\nThis function of {other} was given an array of {library}: run with backend={other.lower()!r}, "
+                    "or use batchnuts.autobatch.ops, whose functions run on both."
                 )
             return (
                 f"\nThis function needs values, but {library} traces it before there are any. Use "

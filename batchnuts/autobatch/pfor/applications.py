@@ -117,7 +117,7 @@ def per_example_gradient(
 
 def _watchable(x: Any) -> Any:
     for leaf in tf.nest.flatten(x):
-        refuse_composite("what derivatives are by", leaf)
+        refuse_composite("the arguments of derivatives", leaf)
     return tf.nest.map_structure(
         lambda leaf: leaf if tf.is_tensor(leaf) or isinstance(leaf, tf.Variable) else tf.convert_to_tensor(leaf), x
     )

@@ -157,7 +157,7 @@ _OF_NUMBERS = (
     ),
     (
         "Iterating over a symbolic",
-        "Python's `for` (or an unpacking) needs something to go through, and found a tensor. Write tf.unstack(x) where "
+        "Python's `for` (or an unpacking) needs an iterable, and found a tensor. Write tf.unstack(x) where "
         "the length is known, tf.map_fn, tf.scan or tf.while_loop where not; " + _DECORATE.format("`for`"),
     ),
     (

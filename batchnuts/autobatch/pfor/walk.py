@@ -139,7 +139,7 @@ def convert_op(site: Site) -> list[Value]:
             raise
         raise PforError(error.message, source_of(op)) from None
     except (ValueError, TypeError, tf.errors.InvalidArgumentError, NotImplementedError) as error:
-        raise refusal(op, f"TensorFlow refused what it was converted to: {error}") from error
+        raise refusal(op, f"TensorFlow rejected what it was converted to: {error}") from error
 
 
 def _of_lengths(value: Value) -> bool:
@@ -164,7 +164,7 @@ def _convert_lengths(site: Site) -> list[Value] | None:
 
 _EFFECTS = (
     "it has effects of its own (it prints, runs Python or changes something outside), which cannot happen for all "
-    "iterations at once. Move it out of the loop, or ask for pfor(..., sequential=True), which runs the iterations "
+    "iterations at once. Move it out of the loop, or use pfor(..., sequential=True), which runs the iterations "
     "one after another"
 )
 

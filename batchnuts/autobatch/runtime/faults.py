@@ -27,7 +27,7 @@ class FaultKind(enum.Enum):
     STACK_OVERFLOW = "stack overflow"
     CALL_DEPTH = "calls nested too deep"
     ASSERTION = "assertion"
-    TOO_MANY_SWEEPS = "not ended within the sweeps that were given"
+    TOO_MANY_SWEEPS = "not finished within the given sweeps"
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Fault:
                 )
             case FaultKind.TOO_MANY_SWEEPS:
                 return SweepLimitError(
-                    f"lane {lane} had not ended after {self.subject} sweeps over the program's blocks{count}. Give a "
-                    "larger max_sweeps."
+                    f"lane {lane} had not finished after {self.subject} sweeps over the program's blocks{count}. Give "
+                    "a larger max_sweeps."
                 )
             case FaultKind.CALL_DEPTH:
                 return StackOverflowError(
@@ -86,8 +86,9 @@ def number_of(fault: Fault) -> int:
 
 def _at_most(depth: int) -> str:
     return (
-        f"Without a max_stack_depth no lane may go deeper. If the recursion ends further down, give a larger "
-        f"number, as max_stack_depth={2 * depth}; or it may be endless: does every call come nearer to a base case?"
+        f"Without a max_stack_depth no lane may go deeper. If the recursion ends deeper, give a larger "
+        f"number, such as max_stack_depth={2 * depth}; it may also be infinite: does every call get closer to a base "
+        "case?"
     )
 
 

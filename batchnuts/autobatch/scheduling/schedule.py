@@ -104,7 +104,7 @@ class Schedule:
                 if slot.gate is not None and not _is_gate(slot.gate):
                     raise OptionError(f"the gate of block {slot.label!r} is {slot.gate!r}, expected a number in [0, 1]")
                 if group_of.setdefault(slot.label, i) != i:
-                    raise OptionError(f"block {slot.label!r} stands in two groups; it may stand in one only")
+                    raise OptionError(f"block {slot.label!r} is in two groups; it may be in only one")
                 if gate_of.setdefault(slot.label, slot.gate) != slot.gate:
                     raise OptionError(f"block {slot.label!r} has two different gates")
         if self.choose == "most_active" and len(self.slots) > len(group_of):

@@ -100,7 +100,7 @@ class _Parser:
             if not functions and name.value != "main":
                 line.fail(name.column, f"found function {name.value!r}, expected 'main': the first one is the program")
             if any(name.value == f.name for f in functions):
-                line.fail(name.column, f"function {name.value!r} stands here a second time")
+                line.fail(name.column, f"function {name.value!r} is declared here a second time")
             functions.append(self.function(line))
         if not functions:
             self.fail_at_end("a function, such as main(x) -> y")
@@ -177,7 +177,7 @@ class _Parser:
         match line.peek().value:
             case "assert":
                 line.take()
-                condition = line.name("the variable that has to hold")
+                condition = line.name("the variable to assert")
                 if line.peek().kind != "string":
                     line.unexpected("the message, in quotes")
                 return AssertOp(condition, line.take().value)
@@ -193,7 +193,7 @@ class _Parser:
             case "branch":
                 line.take()
                 condition = line.name("the variable to branch on")
-                return BranchOp(condition, line.name("the label where it holds"), line.name("the label where not"))
+                return BranchOp(condition, line.name("the label if it is true"), line.name("the label if it is false"))
             case "push_goto":
                 line.take()
                 return PushGotoOp(line.name("the label to come back to"), line.name("the label to go to"))
@@ -256,7 +256,7 @@ class _Parser:
             token = line.peek()
             variable = line.name("a variable")
             if variable in seen:
-                line.fail(token.column, f"variable {variable!r} stands here a second time")
+                line.fail(token.column, f"variable {variable!r} is declared here a second time")
             seen.add(variable)
             line.expect(":")
             if not line.next_is("->") and not line.word(*_ALLOCATIONS) and line.peek().kind != "end":

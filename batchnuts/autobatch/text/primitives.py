@@ -142,7 +142,7 @@ def _compiled(
         unchecked = [check for check, held in zip(compiled.checks, checks.results(count)) if held is not True]
         if unchecked:
             raise ValueError(
-                f"{show_braced(token.value)} may go wrong on a lane ({unchecked[0].message}): give it one more output "
+                f"{show_braced(token.value)} may fail on a lane ({unchecked[0].message}): give it one more output "
                 "variable for each such check, and assert it"
             )
         return results

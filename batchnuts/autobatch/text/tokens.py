@@ -58,7 +58,7 @@ class Line:
                 if match is None:
                     if self.text[column] in "'\"":
                         self.fail(column, "this string does not end on its line")
-                    self.fail(column, f"found {self.text[column]!r}; names with such characters stand in quotes")
+                    self.fail(column, f"found {self.text[column]!r}; put names with such characters in quotes")
                 kind = str(match.lastgroup)
                 value = match.group()
                 tokens.append(Token(kind, self._unquoted(value, column) if kind == "string" else value, column))
@@ -70,7 +70,7 @@ class Line:
         try:
             return str(ast.literal_eval(quoted))
         except (SyntaxError, ValueError):
-            self.fail(column, f"found {quoted}, which is no string of Python's")
+            self.fail(column, f"found {quoted}, which is not a Python string")
 
     def _braced(self, start: int) -> tuple[Token, int]:
         depth = 0
@@ -91,7 +91,7 @@ class Line:
             if itself:
                 return str(itself)
             if not code:
-                self.fail(start + match.start(), "a backslash within braces is written twice")
+                self.fail(start + match.start(), "write a backslash within braces twice")
             return str(ast.literal_eval(f"'\\{code}'"))
 
         return _ESCAPE.sub(plain, text)

@@ -49,7 +49,7 @@ def read_saved_run(folder: Path, types: Sequence[type]) -> SavedRun:
     if not isinstance(saved, SavedRun):
         raise CheckpointError(f"{folder / NAME} has no run in it.")
     if wrong := saved.wrong_field():
-        raise CheckpointError(f"{folder / NAME} is damaged: its run has no {wrong} as it was written.")
+        raise CheckpointError(f"{folder / NAME} is damaged: its run has no valid {wrong}.")
     return saved
 
 
@@ -122,10 +122,10 @@ class Keeper:
     def failed(self, error: OSError) -> None:
         """Say that a checkpoint could not be written; the run goes on, and the last one stays."""
         self._last = time.monotonic()
-        retry = f", and another is tried in {self.seconds:g} s" if self.seconds is not None else ""
+        retry = f", and the next attempt is in {self.seconds:g} s" if self.seconds is not None else ""
         say(
-            f"warning: no checkpoint could be written to {self.folder} ({error.strerror or error}); the run goes "
-            f"on{retry}."
+            f"warning: no checkpoint could be written to {self.folder} ({error.strerror or error}); the run "
+            f"continues{retry}."
         )
 
     def remove(self) -> None:
@@ -148,7 +148,9 @@ class Keeper:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(handle)
-            raise CheckpointError(f"Another process runs {self.folder.stem}: it holds {self.folder / LOCK}.") from None
+            raise CheckpointError(
+                f"Another process is running {self.folder.stem}: it holds {self.folder / LOCK}."
+            ) from None
         self._lock = handle
         for path in self.folder.glob(".*.part"):  # of a process that was killed
             with suppress(OSError):

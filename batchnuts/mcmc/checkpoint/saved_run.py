@@ -76,14 +76,14 @@ def require_same(saved: SavedRun, model: Model, backend: str) -> None:
     ]
     if problems:
         raise CheckpointError(
-            "The run cannot go on exactly with other versions than it began with; install these, or begin again.\n"
-            + "\n".join(problems)
+            "The run cannot continue exactly with versions other than those it started with; install these, or start "
+            "again.\n" + "\n".join(problems)
         )
     changed = [name for name, _, _ in _differences(saved.model, described(model))]
     if changed:
         raise CheckpointError(
             f"The model has changed since the checkpoint was written ({', '.join(changed)}): its draws would be of two "
-            "models. Restore it as it was, or begin again."
+            "models. Restore it as it was, or start again."
         )
 
 
@@ -112,7 +112,7 @@ def require_same_density(saved: SavedRun, current: tuple[NDArray[Any], NDArray[A
             raise CheckpointError(
                 f"The model's {quantity} has other values than when the checkpoint was written (at the position of "
                 f"chain {chain}: {values[chain]}, and {earlier[chain]} then): its code or data have changed, or the "
-                "processor is of another kind. Restore them as they were, or begin again."
+                "processor is of another kind. Restore them as they were, or start again."
             )
 
 

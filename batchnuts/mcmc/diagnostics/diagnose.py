@@ -102,7 +102,8 @@ class Diagnostics:
     limits: NDArray[np.float64] | None = None
     """What the deciding R-hat of each coefficient must be below (`rhat_noise.py`); None: RHAT_LIMIT, of all."""
     persistence: NDArray[np.float64] | None = None
-    """Where chains form superchains: the share of the variance that is between chains and lasts (`stuck_chains.py`)."""
+    """Where chains form superchains: the share of the variance that is between chains and persists
+    (`stuck_chains.py`)."""
     stuck: tuple[int, ...] = ()
     """The numbers of chains that stay away from all others."""
     low: tuple[int, ...] = ()
@@ -212,13 +213,13 @@ class Diagnostics:
             )
         if self.rounding > ROUNDING_LIMIT:
             lines.append(
-                f"WARNING: the log-density is so large that it is rounded by {self.rounding:.2g}. Energies, and with "
-                "them which states are accepted, are wrong by as much, and these draws may be too wide. Leave out "
+                f"WARNING: the log-density is so large that it is rounded by {self.rounding:.2g}. Energies, and so "
+                "the acceptance of states, are wrong by that much, and these draws may be too wide. Leave out "
                 "constant terms (or subtract a constant from each observation's term), or use float64."
             )
         if self.coarse:
             lines.append(
-                f"WARNING: {_some(self.coarse)} so far from 0 that rounding leaves few values to the draws. Use "
+                f"WARNING: {_some(self.coarse)} so far from 0 that rounding leaves the draws few distinct values. Use "
                 'dtype="float64", or subtract an offset: sample the difference from a number near the mean.'
             )
         if self.reached_max_treedepth:
@@ -250,7 +251,7 @@ class Diagnostics:
             worst = int(self.persistence.argmax())
             lines.append(
                 f"WARNING: {100 * self.persistence[worst]:.0f}% of the variance of {self.names[worst]} is between "
-                "chains and lasts: chains are stuck in different places, or have too few draws to tell."
+                "chains and persists: chains are stuck in different places, or there are too few draws to tell."
             )
         return lines
 
@@ -262,7 +263,9 @@ class Diagnostics:
         high = tuple(number for number in self.stuck if number not in self.low)
         sentences = []
         if self.low:
-            sentences.append(f"The log-density of {named_chains(self.low)} is far below the others': a bad place.")
+            sentences.append(
+                f"The log-density of {named_chains(self.low)} is far below the others': a region of low density."
+            )
         if high:
             sentences.append(
                 f"The log-density of {named_chains(high)} is like the others': {slowly}; compare their draws."
@@ -431,7 +434,7 @@ def _in_parts(
     def reduce_part(values: NDArray[Any]) -> Any:
         reduced = reduce_draws(values, wanted, scores)
         if not reduced.finite.all():
-            raise DiagnosticsError("Some draws are NaN or infinite; they cannot be summarised.")
+            raise DiagnosticsError("Some draws are NaN or infinite; they cannot be summarized.")
         return reduction(reduced)
 
     with ThreadPoolExecutor(threads) as pool:

@@ -25,8 +25,8 @@ PROBABILITIES = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99
 
 ESTIMATORS = {
     "mean": "of all draws",
-    "sd": "of all draws, divided by their number less 1",
-    "covariance": "of all draws, divided by their number less 1",
+    "sd": "of all draws, divided by their number minus 1",
+    "covariance": "of all draws, divided by their number minus 1",
     "quantiles": "KLL sketch of Apache DataSketches; rank_error: of ranks, as a share of all draws, 99% confidence",
     "ess_mean": "effective sample size of the mean, by replicated batch means (Argon and Andradottir 2006)",
     "mcse_mean": "sd / sqrt(ess_mean)",

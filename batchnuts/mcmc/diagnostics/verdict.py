@@ -106,7 +106,7 @@ def check(result: Any) -> Check:
             "without a group 'posterior' of dimensions chain and draw."
         )
     if not posterior.sizes["draw"]:
-        raise DiagnosticsError("There is no draw that every chain has; see the group 'unfinished' for those that are.")
+        raise DiagnosticsError("No draw was completed by every chain; the group 'unfinished' has the draws so far.")
     diagnostics = diagnose_groups(posterior, _group(result, "sample_stats"))
     return judge(diagnostics, made_by(posterior.attrs))
 
@@ -280,25 +280,25 @@ def _advice(diagnostics: Diagnostics, run: RunMade, lowest: float) -> Iterator[s
             "mean."
         )
     if diagnostics.converged is None:
-        yield f"Convergence cannot be judged: run at least 2 chains with {MINIMUM_DRAWS} draws each."
+        yield f"Convergence cannot be assessed: run at least 2 chains with {MINIMUM_DRAWS} draws each."
     if diagnostics.late:
         yield (
             f"{named_chains(diagnostics.late).capitalize()} {'has' if len(diagnostics.late) == 1 else 'have'} draws "
             "far from all others: if the log-density rises in the first of them, make warmup longer "
-            "(sampler.warmup.minimum, or sampler.warmup.transitions where its length is fixed); if not, others may not "
-            "have been there yet: double draws."
+            "(sampler.warmup.minimum, or sampler.warmup.transitions where its length is fixed); if not, other chains "
+            "may not have been there yet: double draws."
         )
     if diagnostics.low or (diagnostics.stuck and diagnostics.running):
         numbers = diagnostics.low or diagnostics.stuck
         yield (
-            f"{named_chains(numbers).capitalize()} {'is' if len(numbers) == 1 else 'are'} stuck apart from the others: "
-            "sampler.warmup.restart=true (in Python warmup={'restart': True}) starts those that are stuck in warmup "
-            "again, near others; if what they found matters, reparametrize the model."
+            f"{named_chains(numbers).capitalize()} {'is' if len(numbers) == 1 else 'are'} stuck away from the others: "
+            "sampler.warmup.restart=true (in Python warmup={'restart': True}) restarts those that are stuck in "
+            "warmup near others; if the region they found matters, reparametrize the model."
         )
     elif diagnostics.stuck:
         stay = "stays" if len(diagnostics.stuck) == 1 else "stay"
         yield (
-            f"{named_chains(diagnostics.stuck).capitalize()} {stay} where others do not come: look at their draws; "
+            f"{named_chains(diagnostics.stuck).capitalize()} {stay} where others do not go: look at their draws; "
             "reparametrize the model, so that chains cross from one part of the posterior to another."
         )
     if diagnostics.converged is False and (diagnostics.persists or not diagnostics.agrees):
@@ -316,18 +316,19 @@ def _advice(diagnostics: Diagnostics, run: RunMade, lowest: float) -> Iterator[s
         raised = f"raise target_acceptance ({', '.join(f'{target:g}' for target in higher[:2])}), or " if higher else ""
         yield f"Some trajectories diverged: {raised}reparametrize the model."
     if (ran_into := many and diagnostics.left_support > inside // 2) or run.starts_not_numbers:
-        problem = "Trajectories ran into places where the log-density or its gradient is not a finite number"
+        problem = "Trajectories reached places where the log-density or its gradient is not finite"
         if not ran_into:
             problem = (
-                f"At {run.starts_not_numbers} of {diagnostics.chains} starts that were proposed, and drawn again, the "
-                "log-density was not a number"
+                f"At {run.starts_not_numbers} of {diagnostics.chains} proposed initial positions, which were drawn "
+                "again, the log-density was not a number"
             )
         yield (
-            f"{problem}: declare where values lie (batchnuts.positive() for a scale), or keep arguments of logarithms "
-            "and roots out of such places."
+            f"{problem}: declare supports (batchnuts.positive() for a scale), or keep the arguments of logarithms and "
+            "roots out of such places."
             + (
-                " Or they lie within the posterior, and are rounded so, as the Cholesky factor of a nearly singular "
-                'matrix is: compute in float64 (dtype="float64" of the model, model.dtype=float64 in a config).'
+                " Or they lie within the posterior and come from rounding, as in the Cholesky factor of a nearly "
+                "singular matrix: compute "
+                'in float64 (dtype="float64" of the model, model.dtype=float64 in a config).'
                 if ran_into and run.dtype == "float32"
                 else ""
             )
@@ -343,11 +344,11 @@ def _advice(diagnostics: Diagnostics, run: RunMade, lowest: float) -> Iterator[s
 def _on_disagreement(diagnostics: Diagnostics, run: RunMade) -> str:
     """What to do where R-hat is above its limit, or differences between chains last."""
     kind = "R-hat" if diagnostics.nested is None else "nested R-hat"
-    symptom = f"{kind} above {diagnostics.limit:.4g}" if not diagnostics.agrees else "differences between them last"
+    symptom = f"{kind} above {diagnostics.limit:.4g}" if not diagnostics.agrees else "differences between them persist"
     if run.until is None:
         more = "double draws, and warmup where its length is fixed"
     elif (rhat_limit := run.until.get("rhat")) is None:
-        more = f"add sampler.until.rhat={RHAT_LIMIT:g}, which lets the run go on until they do"
+        more = f"add sampler.until.rhat={RHAT_LIMIT:g}, which continues the run until they do"
     elif float(rhat_limit) > RHAT_LIMIT:
         more = f"lower sampler.until.rhat from {float(rhat_limit):g} to {RHAT_LIMIT:g}"
     else:

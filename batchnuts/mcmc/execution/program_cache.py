@@ -68,14 +68,14 @@ def check_disk_cache(setting: str | None, *, goes_on: bool = False) -> None:
         return
     if setting != AUTO and not goes_on:
         raise SettingsError(
-            f"execution.cache: found {setting!r}, where no compiled programs can be kept ({problem}); expected auto, "
-            "the path of a folder that you can write to, or null to keep none"
+            f"execution.cache: found {setting!r}, where compiled programs cannot be cached ({problem}); expected auto, "
+            "the path of a folder that you can write to, or null for no cache"
         )
     if entries.folder not in _warned:
         _warned.add(entries.folder)
         say(
-            f"warning: no compiled programs can be kept ({problem}), so the next start compiles again; set {VARIABLE} "
-            "to a folder that you can write to, or execution.cache to null."
+            f"warning: compiled programs cannot be cached ({problem}), so the next start compiles again; set "
+            f"{VARIABLE} to a folder that you can write to, or execution.cache to null."
         )
 
 

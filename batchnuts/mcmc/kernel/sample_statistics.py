@@ -34,12 +34,12 @@ SAMPLE_STATISTICS = (
     SampleStatistic(
         "acceptance_rate", MODEL_DTYPE, "mean of min(1, exp(H0 - H)) over the new states of the trajectory"
     ),
-    SampleStatistic("step_size", MODEL_DTYPE, "of the leapfrog steps"),
+    SampleStatistic("step_size", MODEL_DTYPE, "step size of the leapfrog steps"),
     SampleStatistic("tree_depth", "int32", "doublings of the trajectory that were valid"),
     SampleStatistic("n_steps", "int32", "leapfrog steps, each of which evaluates a gradient"),
     SampleStatistic("diverging", "bool", "whether the trajectory ended in a divergence"),
     SampleStatistic("energy", MODEL_DTYPE, "the Hamiltonian H at the draw"),
-    SampleStatistic("energy_error", MODEL_DTYPE, "H less H0, the Hamiltonian at the trajectory's start"),
+    SampleStatistic("energy_error", MODEL_DTYPE, "H minus H0, the Hamiltonian at the trajectory's start"),
     SampleStatistic(
         "max_energy_error",
         MODEL_DTYPE,
@@ -49,8 +49,8 @@ SAMPLE_STATISTICS = (
     SampleStatistic(
         "index_in_trajectory",
         "int32",
-        "states from the trajectory's start to the draw, negative backwards in time; 0: the draw is where the last one "
-        "was",
+        "number of states from the trajectory's start to the draw, negative backwards in time; 0: the draw repeats the "
+        "last one",
     ),
     SampleStatistic(
         "reached_max_treedepth",

@@ -50,7 +50,7 @@ class Bijector(Support):
             unconstrained = tuple(int(extent) for extent in self.bijector.inverse_event_shape(shape))
             constrained = tuple(int(extent) for extent in self.bijector.forward_event_shape(unconstrained))
         except Exception as error:
-            raise SupportError(f"has shape {shape}, which its bijector refuses: {str(error).splitlines()[0]}") from None
+            raise SupportError(f"has shape {shape}, which its bijector rejects: {str(error).splitlines()[0]}") from None
         if constrained != tuple(shape):
             raise SupportError(f"has shape {shape}, but its bijector makes arrays of shape {constrained}")
         return unconstrained
@@ -71,7 +71,7 @@ class Bijector(Support):
         if not np.isfinite(x).all():
             place = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
             raise SupportError(
-                f"has a value of which its bijector's inverse is {x[place]}; expected one that it can reach"
+                f"has a value whose inverse under its bijector is {x[place]}; expected one in the bijector's range"
             )
         lead = value.shape[: value.ndim - len(shape)]
         return x.reshape(*lead, self.free(shape))

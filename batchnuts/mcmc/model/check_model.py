@@ -74,9 +74,9 @@ def density_failure(model: Model, error: BaseException, when: str) -> ModelError
         places = [f"{f}:{line}" for f, line in re.findall(r'File "(.*?)", line (\d+)', text) if is_users_file(f)]
         message = text.strip().splitlines()[-1]
         return ModelError(
-            f"Model {model.name!r}: a function of Python that its log-density calls by jax.pure_callback failed"
-            f"{f' at {places[-1]}' if places else ''} ({when}): {message}. It ends the run. Where such a place is to "
-            "be outside of the support, and a trajectory that comes there to be rejected, let the log-density be -inf."
+            f"Model {model.name!r}: a Python function that its log-density calls by jax.pure_callback failed"
+            f"{f' at {places[-1]}' if places else ''} ({when}): {message}. This ends the run. If such a place is "
+            "outside of the support, so that a trajectory that gets there is rejected, let the log-density be -inf."
         )
     match = re.search(r"assertion failed: (.*)|.*: Tensor had .*", text)
     if match is None:
@@ -91,8 +91,8 @@ def density_failure(model: Model, error: BaseException, when: str) -> ModelError
     message = message if location is None else message.replace(location.group(0), "")
     return ModelError(
         f"Model {model.name!r}: an assertion in its log-density{f' at {place}' if place else ''} does not hold "
-        f"({when}): {message.strip()}. It ends the run. Where such a place is to be outside of the support, and a "
-        "trajectory that comes there to be rejected, write tf.where(condition, log_density, -inf) instead."
+        f"({when}): {message.strip()}. This ends the run. If such a place is outside of the support, so that a "
+        "trajectory that gets there is rejected, write tf.where(condition, log_density, -inf) instead."
     )
 
 

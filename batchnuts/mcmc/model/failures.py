@@ -43,7 +43,7 @@ class EndsNothing(ContextDecorator):
     ) -> None:
         if error is None or isinstance(error, (Exception, KeyboardInterrupt)):
             return
-        text = "; ".join(filter(None, [str(error), "a model's code may raise errors, and not end the program"]))
+        text = "; ".join(filter(None, [str(error), "a model's code may raise errors, but must not exit the program"]))
         error_type = type(type(error).__name__, (RuntimeError,), {})
         raise error_type(text).with_traceback(trace) from error
 

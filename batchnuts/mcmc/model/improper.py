@@ -88,7 +88,7 @@ def _improper(model: Model, variable: Variable, all_elements: bool, places: NDAr
     name = variable.name if all_elements else variable.free_names()[int(places[0])]
     name = re.sub(r"unconstrained\((.*?)\)", r"\1", name)  # the user's own word for it
     return ModelError(
-        f"Model {model.name!r}: its log-density does not depend on {name!r}: it has the same value wherever that "
-        "parameter is. Without a prior its posterior is improper, so that it cannot be sampled. Use the parameter in "
-        f"the log-density, give it a prior, or leave it out of the model."
+        f"Model {model.name!r}: its log-density does not depend on {name!r}: it has the same value for all values of "
+        "that parameter. Without a prior its posterior is improper and cannot be sampled. Use the parameter in the "
+        "log-density, give it a prior, or leave it out of the model."
     )

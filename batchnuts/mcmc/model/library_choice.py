@@ -119,13 +119,13 @@ def _refuse_unknown(execution: ExecutionSettings) -> None:
     expert = execution.expert
     if execution.backend == "jax" and expert.mode == "graph":
         raise SettingsError(
-            "expert.mode: found 'graph', which is TensorFlow's; on the backend jax expected 'xla' or 'eager'."
+            "expert.mode: found 'graph', which only TensorFlow has; on the backend jax expected 'xla' or 'eager'."
         )
     info = engine_infos().get(execution.backend)  # none of `auto`
     if expert.style == "gather" and info is not None and (info.name == "jax" or info.is_compiled(expert.mode)):
         raise SettingsError(
-            "expert.style: found 'gather', which computes as many rows as there are active lanes; what is compiled has "
-            "a fixed number. Expected 'masking' or 'auto', backend numpy, or mode eager of tensorflow."
+            "expert.style: found 'gather', which computes as many rows as there are active lanes; compiled programs "
+            "have a fixed number. Expected 'masking' or 'auto', backend numpy, or mode eager of tensorflow."
         )
 
 

@@ -46,7 +46,7 @@ DATA_GROUPS = ("observed_data", "constant_data", "ground_truth")
 """Fields of a Model that are stored with the draws, as groups of the same names."""
 
 _INITIALIZER = (
-    "a function of NumPy's random generator and the number of chains that gives positions [chains, dimension], or a "
+    "a function of NumPy's random generator and the number of chains that returns positions [chains, dimension], or a "
     "dict of the variables' values [chains, *shape]"
 )
 
@@ -127,7 +127,7 @@ class Model:
         if self.initializer is not None and not callable(self.initializer):
             raise ModelError(
                 f"Model {self.name!r}: its initializer is a {type(self.initializer).__name__}; expected {_INITIALIZER}."
-                " One that always gives the same array is `lambda rng, chains: array`."
+                " One that always returns the same array is `lambda rng, chains: array`."
             )
         for role in ("generated", "log_likelihood", "predictive", "prior"):
             function = getattr(self, role)
@@ -334,7 +334,7 @@ class Model:
             try:
                 array = np.asarray(values[variable.name], dtype=self.dtype)
             except (TypeError, ValueError):
-                raise SupportError(f"{variable.name!r} is no array of real numbers") from None
+                raise SupportError(f"{variable.name!r} is not an array of real numbers") from None
             lead = array.ndim - len(variable.shape)
             if lead < 0 or array.shape[lead:] != variable.shape:
                 raise SupportError(
@@ -346,7 +346,7 @@ class Model:
                 raise SupportError(f"{variable.name!r} {error}") from None
         leads = {row.shape[:-1] for row in rows}
         if len(leads) > 1:
-            raise SupportError(f"the values have leading axes {sorted(leads)}; expected the same of all")
+            raise SupportError(f"the values have leading axes {sorted(leads)}; expected the same for all")
         return np.concatenate(rows, axis=-1)
 
     def elements(self, position: NDArray[Any]) -> NDArray[Any]:
@@ -405,15 +405,17 @@ class Model:
         try:
             positions = self._unconstrain(initial) if isinstance(initial, Mapping) else self._as_numbers(initial)
         except SupportError as error:
-            raise ModelError(f"Model {self.name!r}: its initializer gave values by name: {error}.") from None
+            raise ModelError(f"Model {self.name!r}: its initializer returned values by name: {error}.") from None
         if positions.shape != (chains, self.dimension):
             raise ModelError(
-                f"Model {self.name!r}: its initializer gave positions of shape {positions.shape}; expected "
+                f"Model {self.name!r}: its initializer returned positions of shape {positions.shape}; expected "
                 f"{(chains, self.dimension)}, one row per chain."
             )
         if not np.isfinite(positions).all():
             chain = int(np.argwhere(~np.isfinite(positions))[0, 0])
-            raise ModelError(f"Model {self.name!r}: its initializer gave chain {chain} a position that is not finite.")
+            raise ModelError(
+                f"Model {self.name!r}: its initializer returned a position that is not finite for chain {chain}."
+            )
         return positions
 
     def _as_numbers(self, initial: Any) -> NDArray[Any]:
@@ -424,8 +426,8 @@ class Model:
                 raise TypeError
         except (TypeError, ValueError):  # of rows of different lengths
             raise ModelError(
-                f"Model {self.name!r}: its initializer gave a {type(initial).__name__} that is no array of real "
-                f"numbers. Expected {_INITIALIZER}."
+                f"Model {self.name!r}: its initializer returned a {type(initial).__name__} that is not an array of "
+                f"real numbers. Expected {_INITIALIZER}."
             ) from None
         with np.errstate(over="ignore"):  # a number that is too large is reported as not finite
             return array.astype(self.dtype)

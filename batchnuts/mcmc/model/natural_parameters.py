@@ -73,7 +73,7 @@ def natural_parameters(
         variable_names = list(dict.fromkeys(name.partition("[")[0] for name in parameters.names))
         raise SettingsError(
             "\n".join(
-                f"{key}: found {shown(name)}, which is no parameter of the model"
+                f"{key}: found {shown(name)}, which is not a parameter of the model"
                 + (
                     nearest(name, [*variable_names, *parameters.names])
                     or f"; expected some of {', '.join(variable_names)}"

@@ -95,13 +95,13 @@ def check_quantities(
     variables = {variable.name for variable in model.variables if model.reports_variables}
     if clashes := of_draws.get("generated", {}).keys() & variables:
         raise ModelError(
-            f"Model {model.name!r}: its function generated gives {sorted(clashes)}, which are its variables; choose "
+            f"Model {model.name!r}: its function generated returns {sorted(clashes)}, which are its variables; choose "
             "other names."
         )
     generated = of_draws.get("generated", {})
     for name in sorted(model.of_data - generated.keys()):
         raise ModelError(
-            f"Model {model.name!r}: of_data names {name!r}, which its function generated does not give"
+            f"Model {model.name!r}: of_data names {name!r}, which its function generated does not return"
             f"{nearest(name, generated)}"
         )
     if model.prior is not None:
@@ -109,7 +109,8 @@ def check_quantities(
         expected = {variable.name: variable.shape for variable in model.variables}
         if trace.shapes != expected:
             raise ModelError(
-                f"Model {model.name!r}: its function prior gives arrays of shapes {trace.shapes}; expected {expected}."
+                f"Model {model.name!r}: its function prior returns arrays of shapes {trace.shapes}; expected "
+                f"{expected}."
             )
     has_identity = any(trace.identity is not None for trace in traced.values())
     model.cache.traces = _TraceCache(density_library.backend, _reached_by(model) if has_identity else {}, traced)
@@ -214,17 +215,13 @@ class Quantities:
             good = np.all(list(finite.values()), axis=0)
             parts.append({name: x[good] for name, x in drawn.items()})
             accepted, attempts = accepted + int(good.sum()), attempts + len(keys)
-        why = f"since its {without!r} is not finite (a transformation that is not defined at what the prior gives, say)"
+        why = f"since its {without!r} is not finite (a transformation that is not defined at a prior draw, say)"
         if accepted < count:
             raise ModelError(
-                f"Model {self._model.name!r}: there are no draws of the prior: of {attempts}, {accepted} can be used, "
-                f"{why}."
+                f"Model {self._model.name!r}: there are no prior draws: of {attempts}, {accepted} can be used, {why}."
             )
         if attempts > count:
-            say(
-                f"Model {self._model.name!r}: {attempts - count} of {attempts} draws of the prior were made again, "
-                f"{why}."
-            )
+            say(f"Model {self._model.name!r}: {attempts - count} of {attempts} prior draws were made again, {why}.")
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _keys(self, chain: NDArray[np.int64], draw: NDArray[np.int64]) -> NDArray[np.uint32]:
@@ -382,7 +379,8 @@ def _by_name(model: Model, role: str, result: Any, library: TensorLibrary | None
     if isinstance(result, Mapping):
         if not result or not all(isinstance(name, str) for name in result):
             raise ModelError(
-                f"Model {model.name!r}: its function {role} gives a dict of {list(result)}; expected names and arrays."
+                f"Model {model.name!r}: its function {role} returns a dict of {list(result)}; expected names and "
+                "arrays."
             )
         arrays = dict(sorted(result.items()))  # as JAX has dicts
     elif role in ("log_likelihood", "predictive") and len(model.observed_data) == 1:
@@ -392,7 +390,7 @@ def _by_name(model: Model, role: str, result: Any, library: TensorLibrary | None
         several_of = isinstance(result, list | tuple)
         kind = "an array" if not several_of and tensor_library_of(result) is not None else f"a {type(result).__name__}"
         raise ModelError(
-            f"Model {model.name!r}: its function {role} gives {kind}; expected a dict of names and arrays{alone}."
+            f"Model {model.name!r}: its function {role} returns {kind}; expected a dict of names and arrays{alone}."
         )
     several = [
         name
@@ -401,7 +399,7 @@ def _by_name(model: Model, role: str, result: Any, library: TensorLibrary | None
     ]
     if several:
         raise ModelError(
-            f"Model {model.name!r}: its function {role} gives a {type(arrays[several[0]]).__name__} for "
+            f"Model {model.name!r}: its function {role} returns a {type(arrays[several[0]]).__name__} for "
             f"{several[0]!r}; expected an array. Stack its parts into one, or give each a name."
         )
     if library is None:

@@ -51,14 +51,14 @@ class Variable:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise ModelError(f"A variable is called {shown(self.name)}; expected a text as its name.")
+            raise ModelError(f"A variable is called {shown(self.name)}; expected a string as its name.")
         if not isinstance(self.dims, tuple | None) or not all(isinstance(axis, str) for axis in self.dims or ()):
             raise ModelError(f"Variable {self.name!r} has dims {shown(self.dims)}; expected a name for each axis.")
         if not self.name or self.name in RESERVED:
             raise ModelError(f"A variable cannot be called {self.name!r}; choose a name other than chain and draw.")
         if slashed := [name for name in (self.name, *(self.dims or ())) if "/" in name]:
             raise ModelError(
-                f"Variable {self.name!r}: the name {slashed[0]!r} has a slash, which netCDF files exclude."
+                f"Variable {self.name!r}: the name {slashed[0]!r} has a slash, which netCDF files do not allow."
             )
         if any(isinstance(length, bool) or not isinstance(length, int) or length < 1 for length in self.shape):
             raise ModelError(f"Variable {self.name!r} has shape {self.shape}; every axis needs at least one element.")
@@ -157,7 +157,9 @@ def check_group(
     lengths: dict[str, tuple[str, int]] = {}
     for name, (dims, shape) in arrays.items():
         if slashed := [part for part in (name, *dims) if "/" in part]:
-            raise ModelError(f"{owner}: the name {slashed[0]!r} has a slash, which netCDF files exclude; rename it.")
+            raise ModelError(
+                f"{owner}: the name {slashed[0]!r} has a slash, which netCDF files do not allow; rename it."
+            )
         if of_draws and (reserved := RESERVED & {name, *dims}):
             raise ModelError(
                 f"{owner}: {name!r} is called {min(reserved)!r}, or an axis of it is; that is an axis of all draws. "
@@ -170,7 +172,7 @@ def check_group(
             if dim in labels and len(labels[dim]) != length:
                 raise ModelError(
                     f"{owner}: axis {dim!r} has length {length} in {name!r}, and {len(labels[dim])} labels in coords; "
-                    "give a label for each element, or name the axis otherwise (dims)."
+                    "give a label for each element, or rename the axis (dims)."
                 )
     if twice := next((name for name in arrays if name in lengths and name in labels), None):
         raise ModelError(f"{owner}: {twice!r} is an array, and coords has labels of that axis; leave one of them out.")
@@ -198,7 +200,8 @@ def refuse_repeated(owner: str, dim: str, labels: Sequence[Any]) -> None:
     """Raise ModelError for two equal labels of an axis, by which its elements are named."""
     if twice := [label for label, count in Counter(labels).items() if count > 1]:
         raise ModelError(
-            f"{owner}: several elements along {dim!r} have the label {twice[0]!r} (coords); give each one of its own."
+            f"{owner}: several elements along {dim!r} have the label {twice[0]!r} (coords); give each a label of its "
+            "own."
         )
 
 
@@ -211,11 +214,13 @@ def refuse_unknown_names(
     """
     if (name := next((name for name in dims if name not in axes), None)) is not None:
         hint = nearest(name, axes) or f"; expected names among {', '.join(axes)}"
-        raise ModelError(sentence(f"{owner}: dims has {name!r}, which is no variable, data or quantity of it{hint}"))
+        raise ModelError(
+            sentence(f"{owner}: dims has {name!r}, which is not one of its variables, data or quantities{hint}")
+        )
     all_axes = dict.fromkeys(axis for names in axes.values() for axis in names)
     if (axis := next((axis for axis in coords if axis not in all_axes), None)) is not None:
         hint = nearest(axis, all_axes) or (f"; its axes are {', '.join(all_axes)}" if all_axes else "; it has no axes")
-        raise ModelError(sentence(f"{owner}: coords has labels of {axis!r}, which is no axis of it{hint}"))
+        raise ModelError(sentence(f"{owner}: coords has labels of {axis!r}, which is not one of its axes{hint}"))
 
 
 def checked_dims(owner: str, dims: Any) -> dict[str, tuple[str, ...]]:
@@ -256,7 +261,7 @@ def checked_labels(owner: str, coords: Any) -> dict[str, list[Any]]:
 
 def _require_text(owner: str, name: Any) -> None:
     if not isinstance(name, str):
-        raise ModelError(f"{owner} has the name {shown(name)}; expected a text.")
+        raise ModelError(f"{owner} has the name {shown(name)}; expected a string.")
 
 
 def _labels(owner: str, values: Any) -> list[Any]:
@@ -270,7 +275,7 @@ def _labels(owner: str, values: Any) -> list[Any]:
     for label in labels:
         if label is None or isinstance(label, list | tuple | Mapping | set) or np.ndim(label):
             raise ModelError(
-                f"{owner} has the label {shown(label)}; expected a text or a number: join several in one text."
+                f"{owner} has the label {shown(label)}; expected a string or a number: join several into one string."
             )
     if all(isinstance(label, datetime) and label.tzinfo is None for label in labels):
         return labels
@@ -309,7 +314,7 @@ def _array(owner: str, data: Any) -> NDArray[Any]:
     except (TypeError, ValueError):  # rows of several lengths
         array = np.array(None)
     if array.dtype.kind not in "biufcUSMm":
-        raise ModelError(f"{owner} is {shown(data)}; expected an array of numbers or texts.")
+        raise ModelError(f"{owner} is {shown(data)}; expected an array of numbers or strings.")
     return array
 
 

@@ -29,13 +29,13 @@ def open_run(path: str | os.PathLike[str]) -> Result:
         result: Result = _read(location, "Zarr", lambda: to_arviz(groups))
         return result
     if isinstance(location, Url):
-        raise OutputError(f"There is no Zarr store at {location}. Check the URL, and that the run has begun to draw.")
+        raise OutputError(f"There is no Zarr store at {location}. Check the URL, and that the run has started to draw.")
     if location.is_dir():
-        raise OutputError(f"{location} is a folder, and no Zarr store. Give the path of the file or store in it.")
+        raise OutputError(f"{location} is a folder, but not a Zarr store. Give the path of the file or store in it.")
     if not location.exists():
         raise OutputError(
-            f"There is no file {location}. Check the path and the folder that it starts from, and that the run has "
-            "ended (netCDF) or begun to draw (Zarr)."
+            f"There is no file {location}. Check the path and the current folder, and that the run has finished "
+            "(netCDF) or started to draw (Zarr)."
         )
     import arviz
 

@@ -50,7 +50,7 @@ def require_zarr() -> None:
     """Raise OutputError unless it is installed."""
     if not has_zarr():
         raise OutputError(
-            f"output.format: zarr takes {INSTALL}, or set output.format: netcdf, which keeps all draws in memory."
+            f"output.format: zarr needs {INSTALL}, or set output.format: netcdf, which keeps all draws in memory."
         )
 
 
@@ -144,9 +144,11 @@ class ZarrRun(Stream):
                 self.place.remove_store()
             self.place.make()
         except FileExistsError:
-            raise OutputError(f"{self.place} was created meanwhile and is not overwritten; no draw was made.") from None
+            raise OutputError(
+                f"{self.place} was created in the meantime and is not overwritten; no draws were made."
+            ) from None
         except OSError as error:
-            raise OutputError(f"Cannot write {self.place}: {error.strerror or error}; no draw was made.") from error
+            raise OutputError(f"Cannot write {self.place}: {error.strerror or error}; no draws were made.") from error
         self.claimed = True
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ def require_sketches() -> None:
     """Raise OutputError unless what makes the sketches of quantiles is installed."""
     if find_spec("datasketches") is None:
         raise OutputError(
-            "output.draws: false takes the package datasketches, which is not installed; install it (pip install "
+            "output.draws: false needs the package datasketches, which is not installed; install it (pip install "
             "'batchnuts[summaries]'), or keep the draws."
         )
 
@@ -124,8 +124,8 @@ class SummarySink(Sink):
             coefficients = self.coefficients
             if entries.keys() - coefficients.places.keys():
                 raise ModelError(
-                    f"Model {self.layout.model.name!r}: its function generated, which gives all that is reported, "
-                    "fails for some draws."
+                    f"Model {self.layout.model.name!r}: its function generated, which returns all that is "
+                    "reported, failed for some draws."
                 )
             if not start:
                 values = np.empty((len(chains), rows, len(coefficients.names)), coefficients.dtype)
@@ -212,7 +212,7 @@ class SummaryRun(Stream):
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OutputError(f"Cannot write {self.folder}: {error.strerror or error}; no draw was made.") from error
+            raise OutputError(f"Cannot write {self.folder}: {error.strerror or error}; no draws were made.") from error
         of_draws = replace(self.model, log_likelihood=None, predictive=None)  # as large as draws
         layout = Layout(of_draws, self.content, self.execution, self.sampler.seed)
         sink = SummarySink(layout, self.sampler.max_tree_depth, transitions, self.folder)

@@ -106,8 +106,8 @@ def possible_chains(
             break
     if not numbers:
         raise SettingsError(
-            f"sampler.init.values: found {starts} starts, which no number of chains up to {MOST} has superchains for; "
-            f"set sampler.superchains to at least {starts}."
+            f"sampler.init.values: found {starts} starts, more than the superchains of {MOST} chains; set "
+            f"sampler.superchains to at least {starts}."
         )
     return tuple(numbers)
 
@@ -164,16 +164,16 @@ def _reason(sampler: SamplerSettings, best: Candidate, table: Sequence[Candidate
     processors = in_words(cores, "processor")
     text = (
         f"{best.chains} are expected to reach {' and '.join(asked)} fastest on {processors}, with about "
-        f"{best.warmup} transitions of warmup and {best.draws} draws each; a gradient of one of them takes "
-        f"{_short(best.seconds * min(cores, best.chains) / best.chains)} of a processor"
+        f"{best.warmup} transitions of warmup and {best.draws} draws each; a gradient of one chain takes "
+        f"{_short(best.seconds * min(cores, best.chains) / best.chains)} of processor time"
     )
     if best.draws > sampler.draws:
         text = (
-            f"{best.chains}, the most that were considered: sampler.draws={sampler.draws} of each are likely too few "
+            f"{best.chains}, the largest number considered: sampler.draws={sampler.draws} of each are likely too few "
             f"for {' and '.join(asked)}"
         )
     expected = f". Expected for other numbers: {', '.join(others)}" if others else ""
-    return f"{text}{expected}. The choice depends on measured times: sampler.chains={best.chains} repeats this run"
+    return f"{text}{expected}. The choice depends on measured times: sampler.chains={best.chains} reproduces this run"
 
 
 def _short(seconds: float) -> str:

@@ -291,18 +291,18 @@ def memory_problem(
     if saved.divergences and fits(sampler, content=replace(saved, divergences=False)):
         remedies.append("set output.divergences: false")
     if size.dtype == "float64" and fits(sampler, replace(size, dtype="float32")):
-        remedies.append("take float32 in the model")
+        remedies.append("use float32 in the model")
     if draws:
         remedies.append(f"set sampler.draws to at most {draws}")
     if chains:
         remedies.append(f"set sampler.chains to at most {chains}")
     if sampler.until is None and draws:
-        remedies.append(f"end with sampler.until as soon as enough is known, of at most {draws} draws")
+        remedies.append(f"stop early with sampler.until, at no more than {draws} draws")
     draw = in_words(size.dimension, "number")
     return (
         f"sampler.chains x sampler.draws: {sampler.fewest_chains} x {sampler.draws} draws of {draw} or more take about "
         f"{short_bytes(needs(estimate))} of memory ({short_bytes(estimate.records)} for draws), and {has}; "
-        f"{', or '.join(remedies) or 'take a smaller model, or a larger machine'}"
+        f"{', or '.join(remedies) or 'use a smaller model or a larger machine'}"
     )
 
 

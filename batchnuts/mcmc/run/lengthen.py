@@ -77,7 +77,7 @@ def ended_run(path: OutputLocation, further_draws: int) -> EndedRun:
     """
 
     def refused(why: str) -> CheckpointError:
-        return CheckpointError(f"{path} cannot be made longer: {why}.")
+        return CheckpointError(f"{path} cannot be extended: {why}.")
 
     recover(path)
     try:
@@ -88,7 +88,7 @@ def ended_run(path: OutputLocation, further_draws: int) -> EndedRun:
     except SettingsError as error:
         raise CheckpointError(str(error)) from error
     if "sample_stats" not in groups:
-        raise refused("its draws were not saved (output.draws), or it is no run of batchnuts")
+        raise refused("its draws were not saved (output.draws), or it is not a batchnuts run")
     if "adaptation" not in groups:
         raise refused("it was written by an earlier version, and has no group adaptation")
     adaptation, stats = groups["adaptation"], groups["sample_stats"]
@@ -175,7 +175,7 @@ def joined(ended: EndedRun, further: Mapping[str, xarray.Dataset]) -> dict[str, 
     """
     earlier = read_groups(str(ended.path), tuple({**further, **dict.fromkeys(_COMPUTED)}), "--resume")
     if earlier["sample_stats"].sizes["draw"] != ended.draws:
-        raise CheckpointError(f"{ended.path} has changed while it was made longer; the further draws are given up.")
+        raise CheckpointError(f"{ended.path} has changed while it was being extended; the new draws are discarded.")
     attributes = further["posterior"].attrs = _attributes(earlier, further)
     log_density = [groups["sample_stats"]["lp"].values for groups in (earlier, further)]
     attributes["log_density_rounding"] = rounding_of(np.concatenate(log_density, axis=1))
@@ -221,13 +221,13 @@ def _lacking(earlier: Mapping[str, xarray.Dataset], further: Mapping[str, xarray
             lacking[name] = sorted(of_earlier ^ of_further)
         if name == "posterior" and not of_earlier & of_further:
             raise CheckpointError(
-                f"The run stays as it was: its draws have {sorted(of_earlier)}, the further ones {sorted(of_further)}."
+                f"The run is unchanged: its draws have {sorted(of_earlier)}, the new ones {sorted(of_further)}."
             )
     if lacking:
         named = ", ".join(f"{name} ({', '.join(variables)})" for name, variables in lacking.items())
         say(
-            f"warning: {named}: not computed of the earlier draws, or not of the further ones; the longer run is saved "
-            "without. To have it of all draws, run again."
+            f"warning: {named}: not computed for the earlier draws, or not for the new ones; the extended run is saved "
+            "without it. To have it for all draws, run again."
         )
     return lacking
 
@@ -280,9 +280,9 @@ def replace_store(ended: EndedRun) -> dict[str, xarray.Dataset]:
     path = ended.path
     further, earlier = open_zarr(ended.further), open_zarr(path)
     if earlier["sample_stats"].sizes["draw"] != ended.draws:
-        raise CheckpointError(f"{path} has changed while it was made longer; the further draws are given up.")
+        raise CheckpointError(f"{path} has changed while it was being extended; the new draws are discarded.")
     if not np.array_equal(earlier["posterior"]["chain"], further["posterior"]["chain"]):
-        raise CheckpointError(f"{path} stays as it was: it was to be made longer, and not every chain had begun.")
+        raise CheckpointError(f"{path} is unchanged: not every chain had started when its extension ended.")
     lacking = _lacking(earlier, further)
     if isinstance(path, Url):
         beside = ZarrFilesBeside.of_store(place_of(path))
@@ -290,7 +290,7 @@ def replace_store(ended: EndedRun) -> dict[str, xarray.Dataset]:
             _append(beside, ended, earlier, further, lacking)
         except OSError as error:
             raise OutputError(
-                f"{path} could not be made longer, {reason_of(error)}: it has {_draws_there(path)} draws of each chain."
+                f"{path} could not be extended, {reason_of(error)}: it has {_draws_there(path)} draws of each chain."
             ) from error
         _clear_away(beside.forget, place_of(ended.further).discard)
         return open_zarr(path)
@@ -305,7 +305,7 @@ def replace_store(ended: EndedRun) -> dict[str, xarray.Dataset]:
     except OSError as error:
         shutil.rmtree(longer, ignore_errors=True)
         recover(path)
-        raise OutputError(f"{path} stays as it was, {reason_of(error)}.") from error
+        raise OutputError(f"{path} is unchanged, {reason_of(error)}.") from error
     shutil.rmtree(_shorter_path(path), ignore_errors=True)
     place_of(ended.further).discard()
     return open_zarr(path)
@@ -316,7 +316,7 @@ def _draws_there(url: Url) -> str:
     try:
         return str(open_zarr(url)["sample_stats"].sizes["draw"])
     except (OSError, KeyError, ValueError):
-        return "as before, or the further"
+        return "the earlier or all"
 
 
 def _clear_away(*calls: Callable[[], None]) -> None:
@@ -325,7 +325,7 @@ def _clear_away(*calls: Callable[[], None]) -> None:
         try:
             call()
         except OutputError as error:
-            say(f"warning: something is left that is not needed: {error}")
+            say(f"warning: leftover files were not deleted: {error}")
 
 
 def _append(

@@ -75,8 +75,8 @@ def run_chains(
     content = content or Content()
     if not content.draws and sampler.until is not None:
         raise SettingsError(
-            "sampler.until: found conditions for draws that are not kept, and it looks at all draws; expected null, or "
-            "that they are kept (output.draws: true, keep_draws=True)."
+            "sampler.until: found conditions, which need all draws, but draws are not kept; expected null, or kept "
+            "draws (output.draws: true, keep_draws=True)."
         )
     size, backend = Size.of(model, content), likely_backend(model, execution)
     streamed = stream is not None

@@ -26,7 +26,7 @@ class ClusterSettings(Settings):
 
     model_config = ConfigDict(populate_by_name=True, extra="allow")
 
-    address: str | None = Field(None, description="of a Dask scheduler that is running: tcp://HOST:PORT")
+    address: str | None = Field(None, description="address of a running Dask scheduler: tcp://HOST:PORT")
     class_: str | None = Field(
         None,
         alias="class",
@@ -34,9 +34,7 @@ class ClusterSettings(Settings):
         "memory_limit), or a class of dask_jobqueue, dask_kubernetes, dask_cloudprovider, dask_cuda or distributed, as "
         "dask_jobqueue.SLURMCluster; all other keys are its keyword arguments",
     )
-    jobs: int | None = Field(
-        None, ge=1, le=100_000, description="how many workers, or jobs of a batch system, are asked for"
-    )
+    jobs: int | None = Field(None, ge=1, le=100_000, description="number of workers, or of jobs of a batch system")
 
     @property
     def keywords(self) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class WarmupSettings(Settings):
         None,
         alias="from",
         min_length=1,
-        description="file of an earlier run, whose step size, metric and last positions are taken. With `transitions: "
+        description="file of an earlier run, whose step size, metric and last positions are used. With `transitions: "
         "auto` a short check follows: if it confirms them, drawing begins, otherwise warmup continues",
     )
     minimum: int = Field(
@@ -70,7 +70,7 @@ class WarmupSettings(Settings):
     )
     restart: bool | Literal["auto"] = Field(
         "auto",
-        description="whether a chain that is stuck far from all others starts again where another chain is; auto: one "
+        description="whether a chain that is stuck far from all others restarts where another chain is; auto: one "
         "that cannot be in a mode of any weight, because it never moves or its log-density is too far below",
     )
 
@@ -121,8 +121,8 @@ class InitSettings(Settings):
     method: Literal["auto", "uniform", "prior", "values", "run", "pathfinder"] = Field(
         "auto",
         description="auto: the values or the run given, else the model's initializer, else uniform; uniform: on "
-        "(-radius, radius), of the real numbers that the sampler moves; prior: draws from the model's prior; values: "
-        "those given; run: draws of an earlier run; pathfinder: from uniform, by optimization",
+        "(-radius, radius) in unconstrained space; prior: draws from the model's prior; values: those given; run: "
+        "draws of an earlier run; pathfinder: from uniform, by optimization",
     )
     radius: float = Field(2.0, gt=0.0, le=1e6, description="half-width of the interval that `uniform` draws from")
     jitter: float = Field(
@@ -130,10 +130,10 @@ class InitSettings(Settings):
     )
     values: dict[str, Any] | None = Field(
         None,
-        description="values of all variables by name, or a list of several starts for each, which superchains take "
-        "turns at",
+        description="values of all variables by name, or a list of several initial values for each, which "
+        "superchains use in turn",
     )
-    run: str | None = Field(None, min_length=1, description="file of an earlier run, whose draws are starts")
+    run: str | None = Field(None, min_length=1, description="file of an earlier run, whose draws are initial values")
 
     @property
     def given(self) -> bool:
@@ -181,30 +181,31 @@ class SamplerSettings(Settings):
     )
     warmup: WarmupSettings = Field(
         WarmupSettings.model_validate({}),
-        description="auto, or a number of transitions, or these with other settings of warmup",
+        description="auto, a number of transitions, or a mapping with settings of warmup",
     )
     draws: int = Field(200, ge=1, le=1_000_000_000, description="draws kept per chain, after warmup")
     init: InitSettings = Field(
-        InitSettings.model_validate({}), description="where chains start: a method, or these with its options"
+        InitSettings.model_validate({}),
+        description="where chains start: a method, or a mapping with it and its options",
     )
     superchains: int | None = Field(
         None,
         ge=1,
         le=MOST_NUMBERS,
-        description="groups of chains, which start at one position each; null: 16 of at least 64 chains, else every "
-        "chain starts at its own",
+        description="number of groups of chains that share an initial position; null: 16 for 64 chains or more, "
+        "else every chain has its own",
     )
     until: Until | None = Field(
-        None, description="sampling ends when these hold, with at most `draws` draws per chain; null: all are made"
+        None, description="conditions that end sampling, with at most `draws` draws per chain; null: all draws are made"
     )
-    seed: int = Field(0, ge=0, lt=2**63, description="the run's random numbers follow from this number alone")
+    seed: int = Field(0, ge=0, lt=2**63, description="the run's random numbers depend on this number alone")
     target_acceptance: float = Field(
         0.8, ge=0.01, le=0.9999, description="mean acceptance statistic that the step size is adapted to"
     )
     transition: Literal["nuts", "walnuts"] = Field(
         "nuts",
-        description="nuts: the No-U-Turn Sampler, with one step size; walnuts: with leapfrogs that are divided "
-        "where the energy demands it",
+        description="nuts: the No-U-Turn Sampler, with one step size; walnuts: with leapfrog steps that are "
+        "divided where the energy requires it",
     )
     selection: Literal["multinomial", "slice"] = Field(
         "multinomial",
@@ -213,7 +214,7 @@ class SamplerSettings(Settings):
     )
     max_tree_depth: int = Field(10, ge=1, le=20, description="a trajectory doubles at most this many times")
     max_tree_depth_warmup: int | None = Field(
-        None, ge=1, le=20, description="the same during warmup; null takes max_tree_depth there too"
+        None, ge=1, le=20, description="the same during warmup; null: max_tree_depth"
     )
     leapfrogs_per_leaf: int = Field(1, ge=1, le=10_000, description="leapfrog steps between two states of a trajectory")
     divergence_threshold: float = Field(
@@ -226,10 +227,13 @@ class SamplerSettings(Settings):
         0.5,
         gt=0.0,
         le=1e30,
-        description="walnuts: the leapfrogs between two states are halved until the energy varies by at most this",
+        description="walnuts: the leapfrog steps between two states are halved until the energy varies by at most this",
     )
     max_step_halvings: int = Field(
-        10, ge=0, le=20, description="walnuts: how often at most; where that is not enough, the trajectory diverges"
+        10,
+        ge=0,
+        le=20,
+        description="walnuts: maximum number of halvings; if that is not enough, the trajectory diverges",
     )
     step_size: float | None = Field(
         None,
@@ -239,7 +243,7 @@ class SamplerSettings(Settings):
     )
     metric: MetricName = Field("diag", description=_METRICS)
     metric_rank: int = Field(
-        16, ge=1, le=1000, description="of the metric low_rank: directions with a correction, at most"
+        16, ge=1, le=1000, description="maximum number of corrected directions of the metric low_rank"
     )
 
     replaced: ClassVar[Mapping[str, str]] = {
@@ -338,14 +342,14 @@ class ExpertSettings(Settings):
     )
     style: Literal["auto", "masking", "gather"] = Field(
         "auto",
-        description="how operations run for chains that are at different places: masking computes all and selects, "
-        "gather computes those concerned; auto is gather on NumPy, else masking",
+        description="how operations run for chains that are at different places: masking computes all and "
+        "selects, gather computes the active ones; auto is gather on NumPy, else masking",
     )
     schedule: Literal["auto", "earliest", "most_active", "sweep", "drain"] = Field(
         "auto", description="order in which the virtual machine runs blocks; auto chooses by their cost"
     )
     shards: int | None = Field(
-        None, ge=1, le=1024, description="threads that take turns at the chunks; null takes one for each processor core"
+        None, ge=1, le=1024, description="number of threads that run the chunks in turn; null: one per processor core"
     )
 
 
@@ -355,17 +359,17 @@ class ExecutionSettings(Settings):
     backend: BackendName = Field(
         "auto",
         description="native runs each chain in machine code, the others run the virtual machine on that array "
-        "library; auto takes native with gradients by JAX, on accelerators jax, and tensorflow for a density written "
-        "in TensorFlow or where JAX is not installed",
+        "library; auto: native with gradients by JAX; jax on accelerators; tensorflow for a density written in "
+        "TensorFlow, or without JAX",
     )
     chunk_lanes: int | None = Field(
         None,
         ge=1,
         le=MOST_NUMBERS,
-        description="chains that run together as one batch; null chooses a number that suits the processor",
+        description="chains that run together as one batch; null: a number that suits the processor",
     )
     max_stack_depth: int | None = Field(
-        None, ge=1, le=1000, description="frames of each variable's stack; null chooses a bound that suffices"
+        None, ge=1, le=1000, description="frames of each variable's stack; null: a sufficient bound"
     )
     cache: str | None = Field(
         "auto",
@@ -380,7 +384,7 @@ class ExecutionSettings(Settings):
 
     expert: ExpertSettings = Field(
         ExpertSettings.model_validate({}),
-        description="what is chosen well without you: executor, mode, style, schedule, shards",
+        description="settings with good automatic choices: executor, mode, style, schedule, shards",
     )
 
     replaced: ClassVar[Mapping[str, str]] = {
@@ -451,7 +455,7 @@ class ExecutionSettings(Settings):
         problem = problem_with(cache) if isinstance(cache, str) else None
         if problem or not (cache is None or isinstance(cache, str)):
             raise ValueError(
-                f"found {shown(cache)}{problem or ''}; expected auto, the path of a folder, or null to keep none"
+                f"found {shown(cache)}{problem or ''}; expected auto, the path of a folder, or null for no cache"
             )
         return cache
 

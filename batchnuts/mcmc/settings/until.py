@@ -42,10 +42,10 @@ class Until(Settings):
     """When sampling ends: once all of `ess_bulk`, `ess_tail` and `rhat` that are set hold, or at a limit."""
 
     ess_bulk: float | None = Field(
-        None, ge=1.0, le=1e12, description="bulk effective sample size, over all chains, that is enough"
+        None, ge=1.0, le=1e12, description="bulk effective sample size, over all chains, to reach"
     )
     ess_tail: float | None = Field(
-        None, ge=1.0, le=1e12, description="effective sample size in the tails (5% and 95% quantiles) that is enough"
+        None, ge=1.0, le=1e12, description="effective sample size in the tails (5% and 95% quantiles) to reach"
     )
     rhat: float | None = Field(
         None,
@@ -54,18 +54,18 @@ class Until(Settings):
         description="R-hat must be below this number; nested R-hat where chains form superchains",
     )
     seconds: float | None = Field(
-        None, gt=0.0, le=1e9, description="sampling ends after so many seconds in any case; warmup does not count"
+        None, gt=0.0, le=1e9, description="sampling ends after this many seconds in any case; warmup does not count"
     )
     gradients: float | None = Field(
         None,
         ge=1.0,
         le=1e18,
-        description="sampling ends in any case when its draws took so many gradients; warmup does not count",
+        description="sampling ends in any case when its draws have taken this many gradients; warmup does not count",
     )
     parameters: list[str] | None = Field(
         None,
         min_length=1,
-        description="names of the parameters that are looked at, e.g. mu or theta[3]; null: all of them",
+        description="names of the parameters that must meet the conditions, e.g. mu or theta[3]; null: all of them",
     )
 
     @model_validator(mode="after")
@@ -75,7 +75,7 @@ class Until(Settings):
             raise ValueError(f"nothing ends sampling; set at least one of {', '.join((*CONDITIONS, *LIMITS))}, or null")
         if self.parameters is not None and not set(set_here) & set(CONDITIONS):
             raise ValueError(
-                f"parameters are named, but no condition looks at them; set at least one of {', '.join(CONDITIONS)}"
+                f"parameters are named, but no condition uses them; set at least one of {', '.join(CONDITIONS)}"
             )
         return self
 

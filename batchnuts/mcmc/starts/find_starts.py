@@ -129,7 +129,7 @@ def _advice_on(model: Model, values: NDArray[Any]) -> list[str]:
         remedies.append(
             "NaN comes from a value that is missing in the data, or from arithmetic that fails, such as the Cholesky "
             "decomposition of a matrix that is nearly singular, 0/0, or the logarithm of a negative number: "
-            f"{wider}add jitter to the diagonal of such a matrix, or keep out of such places with "
+            f"{wider}add jitter to the diagonal of such a matrix, or avoid such values with "
             f"{engine_infos()[density_library_of(model).backend].where}, in the argument too."
         )
     if np.isinf(values).any():

@@ -113,7 +113,7 @@ def _repeated(model: Model, density_library: DensityLibrary, position: NDArray[A
     message = f"two evaluations at one position differ by {differ:.2g}"
     if not same:
         message += (
-            ": the log-density depends on something else than its argument (a counter, random numbers, the time), "
+            ": the log-density depends on something other than its argument (a counter, random numbers, the time), "
             "which a run reads once, when it is compiled"
         )
     return Finding("repeated", same, message)
@@ -128,7 +128,7 @@ def _jacobian(variable: Variable, density_library: DensityLibrary, rng: np.rando
     """At one position, in double precision: log |det| of the derivatives of as many elements as there are numbers."""
     name = f"Jacobian of {variable.name}"
     if isinstance(variable.support, UnitVector):
-        return Finding(name, True, "none to compare: a unit vector has one degree of freedom less than it has elements")
+        return Finding(name, True, "none to compare: a unit vector has one degree of freedom fewer than elements")
     if int(_independent(variable).sum()) != variable.free:
         return Finding(name, True, "not compared: which elements determine the others is not known")
     if variable.size > MOST_ELEMENTS:
@@ -207,7 +207,7 @@ def _jacobian_of_library(
     differences = densities[:, 0] - densities[:, 1] - log_volumes
     worst = float(np.abs(differences - differences[0]).max())
     message = "what is added to the log-density of the values, and log |det| by automatic differentiation, differ by"
-    return Finding(name, worst <= 2 * rounding, f"{message} {worst:.1g} at most, a constant aside")
+    return Finding(name, worst <= 2 * rounding, f"{message} {worst:.1g} at most, apart from a constant")
 
 
 def _first_independent(matrix: NDArray[Any]) -> list[int]:
@@ -281,7 +281,7 @@ def _gradient(
         deviation = abs(slope - expected)
         bad += deviation > 2 * uncertain
         worst = max(worst, deviation / max(float(np.linalg.norm(gradient)), rounding, 1e-30))
-    message = f"differs from finite differences by a relative error of {worst:.1g} at most"
+    message = f"differs from finite differences by a relative error of at most {worst:.1g}"
     if bad:
         message += (
             f"; more than their error at {bad} of {len(positions)} positions: is the log-density smooth, and is its "

@@ -149,7 +149,7 @@ def _remarks(attributes: Mapping[str, Any], model: Model, sampler: SamplerSettin
         remarks.append("the median of its step sizes, and the geometric mean of its metrics")
     target = float(attributes["target_acceptance"])
     if target != sampler.target_acceptance and sampler.step_size is None:
-        remarks.append(f"its target_acceptance was {target:g}, so its step size is only a first one")
+        remarks.append(f"its target_acceptance was {target:g}, so its step size is only a first guess")
     return tuple(remarks)
 
 
@@ -171,19 +171,20 @@ def _require_written(path: str, group: xarray.Dataset) -> None:
             path,
             f"has no {lacking[0]!r} in its group 'adaptation'; it was written by an older version of batchnuts "
             f"({version}), or by another program",
-            "Make that run again with this version; with sampler.init.run its draws can still be starts.",
+            "Repeat that run with this version; its draws can still be used as initial values (sampler.init.run).",
         )
     if "last_position" not in group.variables or "step_size" not in group.variables:
         raise _refused(
             path,
-            "is of a run that was interrupted before each of its chains had a draw",
+            "is from a run that was interrupted before each of its chains had a draw",
             f"Give the file of a longer run, or leave out {KEY}.",
         )
     if not group.attrs["tuned"]:
         raise _refused(
             path,
-            "is of a run without warmup: its step size and metric were not adapted",
-            f"Make that run with a warmup, or leave out {KEY}; with sampler.init.run its draws can still be starts.",
+            "is from a run without warmup: its step size and metric were not adapted",
+            f"Make that run with a warmup, or leave out {KEY}; its draws can still be used as "
+            "initial values (sampler.init.run).",
         )
 
 
@@ -198,7 +199,7 @@ def _require_same_model(path: str, group: xarray.Dataset, model: Model) -> None:
         saved_texts, expected_texts = (_some(texts) for texts in (saved, expected))
     raise _refused(
         path,
-        f"is of a run of another model, {group.attrs.get('model', '')!r}: it has {saved_texts}, where {model.name!r} "
+        f"is from a run of another model, {group.attrs.get('model', '')!r}: it has {saved_texts}, where {model.name!r} "
         f"has {expected_texts} (name, shape, support)",
         _ANOTHER,
     )
@@ -219,13 +220,13 @@ def _require_same_sampler(path: str, group: xarray.Dataset, sampler: SamplerSett
     for name, reason in (
         ("transition", "a step size does not carry over"),
         ("leapfrogs_per_leaf", "a step size does not carry over"),
-        ("metric", "one form of the metric does not give another"),
+        ("metric", "one form of the metric cannot be converted to another"),
     ):
         saved, expected = group.attrs[name], getattr(sampler, name)
         if saved != expected:
             raise _refused(
                 path,
-                f"is of a run with {name} {saved}, this one has sampler.{name} {expected}: {reason}",
+                f"is from a run with {name} {saved}, this one has sampler.{name} {expected}: {reason}",
                 f"Set sampler.{name}={saved}, or leave out {KEY}.",
             )
     directions = group.sizes.get("direction", 0)

@@ -20,5 +20,5 @@ def restarted_in_words(numbers: Sequence[int], restart: object) -> str:
     """That these chains started again in warmup, and why, by the setting `sampler.warmup.restart`; empty for none."""
     if not numbers:
         return ""
-    why = "from where no mode of any weight can be" if restart == "auto" else "as sampler.warmup.restart asks"
-    return f"In warmup {named_chains(numbers)} started again near others, {why}."
+    why = "from where there can be no mode of any weight" if restart == "auto" else "as sampler.warmup.restart asks"
+    return f"In warmup {named_chains(numbers)} restarted near others, {why}."

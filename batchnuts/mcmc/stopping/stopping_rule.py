@@ -157,7 +157,7 @@ class StoppingRule:
             return decision
         numbers = np.flatnonzero(mask).tolist()
         subject = named_chains(numbers)
-        stay = "stays away" if len(numbers) == 1 else "stay away"
+        stay = "has stayed away" if len(numbers) == 1 else "have stayed away"
         reason = (
             f"R-hat cannot be met, because {subject} {stay} from all others since draw {since}, after {length} draws"
         )
@@ -174,7 +174,7 @@ class StoppingRule:
             limit = f"{self.until.rhat:g}"
             rhat = next((condition for condition in conditions if condition.name == "rhat"), None)
             if rhat is not None and rhat.found >= self.until.rhat:  # by what chance lets expect of so few draws
-                limit = f"{rhat.wanted:.4f} (worst {rhat.found:.4f}; {self.until.rhat:g} with what chance lets expect)"
+                limit = f"{rhat.wanted:.4f} (worst {rhat.found:.4f}; {self.until.rhat:g} plus what chance allows)"
             clauses.append(f"{'nested ' * self.nested}R-hat < {limit}")
         return f"{subject} {' and '.join(filter(None, [', '.join(clauses[:-1]), clauses[-1]]))}"
 
@@ -246,7 +246,7 @@ class StoppingRule:
         worst = int(evidence.persistence.argmax())
         lasting = evidence.persistence[worst]
         if self.nested and lasting > PERSISTENCE_LIMIT:
-            lasts = f"{100 * lasting:.0f}% of the variance of {self.names[worst]} is between chains and lasts"
+            lasts = f"{100 * lasting:.0f}% of the variance of {self.names[worst]} is between chains and persists"
             return Decision(
                 None, worst, lasts, (*conditions, Condition("persistence", float(lasting), PERSISTENCE_LIMIT))
             )

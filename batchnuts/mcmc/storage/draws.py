@@ -244,6 +244,6 @@ class Draws:
             )
         whose = in_words(chains, "chain")
         if chains < asked:
-            whose = f"{whose} (the other {asked - chains} had not begun)"
+            whose = f"{whose} (the other {asked - chains} had not started)"
         rest = f"; the faster chains' further draws ({further} in all) are in the group 'unfinished'" if further else ""
         return f"{self.complete} of {self.settings.draws} draws of each of {whose}{rest}"

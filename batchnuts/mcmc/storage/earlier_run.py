@@ -39,12 +39,12 @@ def read_groups(path: str, names: Sequence[str], key: str) -> dict[str, xarray.D
         except MemoryError:
             raise _too_large(key, path) from None
         if not groups:
-            raise SettingsError(f"{key}: {path} has no {' or '.join(names)}: that run has not ended.")
+            raise SettingsError(f"{key}: {path} has no {' or '.join(names)}: that run has not finished.")
         return groups
     if isinstance(file, Url):
         raise SettingsError(f"{key}: there is no Zarr store at {path}.")
     if file.is_dir():
-        raise SettingsError(f"{key}: {path} is a folder, and no Zarr store of a run.")
+        raise SettingsError(f"{key}: {path} is a folder, but not a Zarr store of a run.")
     for name in names:
         try:
             with xarray.open_dataset(file, group=name, engine="h5netcdf") as dataset:
@@ -55,7 +55,7 @@ def read_groups(path: str, names: Sequence[str], key: str) -> dict[str, xarray.D
             raise _too_large(key, path) from None
         except (OSError, ValueError, KeyError) as error:
             if not groups and name == names[-1]:
-                raise SettingsError(f"{key}: {path} is no file of an earlier run ({error}).") from error
+                raise SettingsError(f"{key}: {path} is not the file of an earlier run ({error}).") from error
     return groups
 
 

@@ -62,7 +62,7 @@ class LoggedStorage(MemoryStorage):
             arrays = read_arrays(path, PART)
             first, last = arrays.pop("first", None), arrays.pop("last", None)
             if first is None or last is None or not self._follows(first, last) or not self._put(arrays, first, last):
-                raise CheckpointError(f"{path} is not of this run; {PART}.")
+                raise CheckpointError(f"{path} does not belong to this run; {PART}.")
             self.logged = last
         if (self.logged != recorded).any():
             raise CheckpointError(f"The files in {self.folder} do not have the draws that the checkpoint names.")

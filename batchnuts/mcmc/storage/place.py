@@ -192,7 +192,7 @@ class LocalPlace(Place):
         if path.is_dir() and not path.is_symlink():
             if not is_store(path) and any(path.iterdir()):
                 raise OutputError(
-                    f"{path} is a folder, and no Zarr store: it is not replaced. Set another output.path."
+                    f"{path} is a folder, but not a Zarr store: it is not replaced. Set another output.path."
                 )
             moved = path.with_name(f".{path.name}.deleted")
             shutil.rmtree(moved, ignore_errors=True)
@@ -239,5 +239,5 @@ def failed_to_write(place: Place, error: OSError, length: int = 0) -> OutputErro
     """The error to raise for it. length: draws of each chain that are there, should it not be reached any longer."""
     with suppress(OSError):
         _, length = sizes_there(place, "posterior")
-    saved = f"{length} draws of each chain are in it, and can be read" if length else "no draw is in it"
+    saved = f"{length} draws of each chain are in it and can be read" if length else "it has no draws"
     return OutputError(f"Cannot write {place}: {reason_of(error)}; {saved}.")

@@ -48,7 +48,7 @@ def open_zarr(path: str | os.PathLike[str] | Url) -> dict[str, xarray.Dataset]:
 
     location = location_of(path)
     if not has_zarr():
-        raise OutputError(f"To read {location} takes {INSTALL}.")
+        raise OutputError(f"Reading {location} needs {INSTALL}.")
     store: Any = str(location)
     if isinstance(location, Url):
         from batchnuts.mcmc.storage.place_store import PlaceStore
@@ -63,8 +63,8 @@ def without_draws(location: OutputLocation, groups: Mapping[str, Any]) -> str | 
     if {"posterior", "summary"} & set(groups) or not is_run(location):
         return None
     return (
-        f"There are no draws in {location} yet. The first come with a block, which is a twentieth of the run or 32 MB: "
-        f"try again later. If the run does not go on: python -m batchnuts.sample --resume {location}"
+        f"There are no draws in {location} yet. The first are written as a block, which is a twentieth of the run or "
+        f"32 MB: try again later. If the run has stopped: python -m batchnuts.sample --resume {location}"
     )
 
 

@@ -219,16 +219,16 @@ class UrlPlace(Place):
         try:
             root = self.root()
         except ValueError:
-            return f"its {METADATA} is no metadata of a Zarr store"
+            return f"its {METADATA} is not metadata of a Zarr store"
         if root is not None:
             ours = isinstance(root, Mapping) and root.get("attributes", {}).get("inference_library") == "batchnuts"
-            return "run" if ours else "a Zarr store is there that is not of a run of batchnuts"
+            return "run" if ours else "a Zarr store that is not a batchnuts run is there"
         paths = {self._absolute(entry["name"].rstrip("/")) for entry in self._listed()}
         names = {self._key(path) for path in paths}
         if self.path in paths:
             return "it is a file"
         begun = names == {STATE} and all(key.startswith(OF_A_RUN) for key in self.keys(STATE))
-        return "nothing" if not names else "run" if begun else "files are there, and no Zarr store"
+        return "nothing" if not names else "run" if begun else "files are there, but not a Zarr store"
 
     @override
     def make(self) -> None:
@@ -263,8 +263,8 @@ class UrlPlace(Place):
         if claimed is None and self.what_is_there() == "nothing":
             return False
         raise CheckpointError(
-            f"{self.location} is not as this run has left it: another run was written there since, so it cannot go on. "
-            "Begin again, with another output.path or with --force."
+            f"{self.location} has changed since this run wrote it: another run was written there, so this one cannot "
+            "continue. Start again, with another output.path or with --force."
         )
 
     @override
@@ -327,7 +327,7 @@ def file_system(url: Url) -> tuple[Any, str]:
         from fsspec.registry import available_protocols
     except ImportError:
         raise OutputError(
-            f"To use {url} takes the package fsspec, which is not installed: pip install fsspec."
+            f"Using {url} needs the package fsspec, which is not installed: pip install fsspec."
         ) from None
     try:
         with _opening:
@@ -336,7 +336,7 @@ def file_system(url: Url) -> tuple[Any, str]:
     except ImportError as error:
         package = missing_package(error, url.protocol)
         raise OutputError(
-            f"{url.protocol}:// takes {package}, which is not installed: pip install {package}."
+            f"{url.protocol}:// needs {package}, which is not installed: pip install {package}."
         ) from error
     except ValueError as error:
         if url.protocol in available_protocols():
@@ -406,7 +406,7 @@ def _try(place: UrlPlace) -> None:
         for content in (b"1", b"2"):
             place.put(probe, content)
         if place.read(probe) != b"2":
-            raise UrlError(place.location, "what is put there last is not what is found")
+            raise UrlError(place.location, "what was written there last is not what is read")
     except BaseException:
         with suppress(UrlError):  # the first error says what is wrong
             place.delete([probe])

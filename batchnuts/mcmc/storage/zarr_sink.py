@@ -127,8 +127,8 @@ class ZarrSink(streamed.Sink):
                 self.files.drop(name, lost)
         if groups["posterior"].keys() - self.files.arrays.get("posterior", {}).keys():
             raise ModelError(
-                f"Model {self.layout.model.name!r}: its function generated, which gives all that is reported, fails "
-                "for some draws."
+                f"Model {self.layout.model.name!r}: its function generated, which returns all that is reported, "
+                "failed for some draws."
             )
 
     def gather(self, block: RowBlock, done: NDArray[np.int64], previous: NDArray[Any] | None) -> None:

@@ -119,11 +119,13 @@ def warm_up(run: WarmupRun, runner: Runner, place: InWarmup) -> tuple[ChainState
         pooled, _ = _window(run, runner, place, run.windows[place.window], total)
         place = place.after(pooled, place.window + 1)
     place = _until_arrived(run, runner, place, len(run.windows), 2 * total)
-    reason = "as asked" if run.tuning is None else f"as asked, from the tuning of {run.tuning}"
+    reason = "as requested" if run.tuning is None else f"as requested, from the tuning of {run.tuning}"
     report = _report(place, reason)
     if (more := place.states.transitions_done - total) > 0:
         outcome = (
-            f"in which {named_chains(report.late)} did not arrive" if report.late else "until all chains had arrived"
+            f"in which {named_chains(report.late)} did not reach the others"
+            if report.late
+            else "until all chains had reached the others"
         )
         report = replace(report, reason=f"{reason}, and {more} more, {outcome}")
     return place.states, report
@@ -155,7 +157,7 @@ def _until_agreed(run: WarmupRun, runner: Runner, place: InWarmup) -> tuple[Chai
         reason = f"{stable}, and initial values no longer matter"
     left_out = _report(place, reason)
     if without := sorted({*left_out.outliers, *left_out.late}):
-        reason += f"; not so of {named_chains(without)}" if place.missing else f", of all but {named_chains(without)}"
+        reason += f"; not so for {named_chains(without)}" if place.missing else f", of all but {named_chains(without)}"
     return place.states, _report(place, reason + place.checked, agreed=not place.missing)
 
 
@@ -371,9 +373,7 @@ def _check_tuning(run: WarmupRun, runner: Runner, place: InWarmup, tuning: Tunin
         if far_count := int(pooled.outliers.sum()):
             misfits += (f"{far_count} chain{' is' if far_count == 1 else 's are'} far from all others",)
         if late_count := int(pooled.late.sum()):
-            misfits += (
-                f"{late_count} chain{' has' if late_count == 1 else 's have'} not arrived where the others are",
-            )
+            misfits += (f"{late_count} chain{' has' if late_count == 1 else 's have'} not reached the others",)
         if misfits and metric is not states.metric:
             pooled = _with_search(run, states.metric, _with_metric(run, pooled, metric), window)
         return _restarted(run, None, pooled, waited=False), misfits

@@ -164,8 +164,8 @@ class JaxLibrary(Formulas):
     def dtype_of(self, x: Array) -> np.dtype[Any]:
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             raise TypeError(
-                "found an array of JAX keys, which hold no numbers. Give jax.random.key_data(keys), and make a key of "
-                "a lane's words by jax.random.wrap_key_data"
+                "found an array of JAX keys, which hold no numbers. Pass jax.random.key_data(keys), and turn a lane's "
+                "words into a key with jax.random.wrap_key_data"
             )
         dtype: np.dtype[Any] = np.dtype(x.dtype)
         return dtype

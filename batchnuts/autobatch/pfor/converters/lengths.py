@@ -180,7 +180,7 @@ def squeeze(site: Site) -> list[Value]:
     rank = site.row_rank(0)
     axes = [axis % rank for axis in site.attr("squeeze_dims")]
     if not axes or 0 in axes:
-        raise Refused("it may take away the axis whose length depends on the iteration; name the axes that are 1")
+        raise Refused("it may remove the axis whose length depends on the iteration; name the axes that are 1")
     (tensor,) = site.emit(value.tensor, squeeze_dims=[axis + 1 for axis in axes])
     return [replace(value, tensor=tensor)]
 
@@ -252,7 +252,7 @@ def broadcast(site: Site) -> list[Value]:
     extents = shape_of(wanted.tensor)[1:]
     ones = sizes if site.op.type == "Tile" else sizes[: 1 if len(sizes) == len(extents) else 0]
     if any(extent != 1 for extent in ones):
-        raise Refused("it repeats a tensor so many times that its length would depend on the iteration")
+        raise Refused("it repeats a tensor a number of times that depends on the iteration, and so would its length")
     rows = with_axes(site.stacked(0), len(extents))
     repeated = tf.broadcast_to(rows, tf.stack([shape_of(rows)[0], *extents]))
     return [cut_to(repeated, wanted.lengths, wanted.origin)]

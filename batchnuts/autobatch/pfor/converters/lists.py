@@ -424,8 +424,8 @@ def unpacked(loop: Loop, box: OptionalValue, vary: bool = True) -> ListHandle:
     """A real Optional, for a place that needs a tensor: of rows if it may vary, else of the values themselves."""
     if len(box.contents) != 1:
         raise Refused(
-            "values stored for their gradients by branches of which iterations take different ones cannot be put into "
-            "a list, or carried through a loop or branch"
+            "values that branches store for their gradients, where iterations take different branches, cannot be put "
+            "into a list, or carried through a loop or branch"
         )
     if box.contents[0] is None:
         return ListHandle(_raw.OptionalNone())

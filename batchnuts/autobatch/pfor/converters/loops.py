@@ -118,7 +118,7 @@ def _element_dtype(site: Site, k: int) -> tf.DType:
     """The dtype of elements of the list that is loop variable k, by an op that makes or uses the list."""
     for op in _ops_on(site, k):
         return op.get_attr("element_dtype")
-    raise Refused("what the elements of a list are is not known")
+    raise Refused("the elements of a list are not known")
 
 
 def _element_shape(site: Site, k: int) -> tuple[int | None, ...] | None:

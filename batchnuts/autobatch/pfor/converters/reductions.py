@@ -140,7 +140,7 @@ def top_k(site: Site) -> list[Value]:
     if site.varies(1):
         raise Refused(
             "how many entries it takes depends on the iteration, so rows would have different lengths. Take the "
-            "largest number for all, top_k(x, most), and mask what is too much: tf.where(tf.range(most) < k, values, 0)"
+            "largest number for all, top_k(x, most), and mask the excess: tf.where(tf.range(most) < k, values, 0)"
         )
     return site.emit_rows(*site.tensors())
 

@@ -193,7 +193,7 @@ def _index_rows(
 
 _NO_SIZE = (
     "the slice begins at a place that depends on the iteration, so its size must be known, as that of x[i : i + 2] is: "
-    "write its end as its start and a number, or use tf.slice. (Rows of a RaggedTensor have different lengths: take "
+    "write its end as its start plus a number, or use tf.slice. (Rows of a RaggedTensor have different lengths: take "
     "them as row[:length] of its to_tensor())"
 )
 _BACKWARDS = "the slice goes backwards from a place that depends on the iteration: write tf.gather(x, i - tf.range(n))"

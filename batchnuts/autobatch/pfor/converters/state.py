@@ -10,7 +10,7 @@ from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Site, product, reshape, shape_of
 from batchnuts.autobatch.pfor.values import Invariant, Stacked, Tensor, Value
 
-_INSTEAD = "Move it out of the loop, or ask for pfor(..., sequential=True), which runs the iterations one after another"
+_INSTEAD = "Move it out of the loop, or use pfor(..., sequential=True), which runs the iterations one after another"
 
 
 def touch(site: Site, how: str) -> Tensor:
