@@ -144,7 +144,7 @@ def _not_text(file: Path) -> DataError:
         data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        return DataError(f"{file}: line {line} cannot be read as .csv: it is no UTF-8 text ({error.reason}).")
+        return DataError(f"{file}: line {line} cannot be read as .csv: it is not UTF-8 text ({error.reason}).")
     return DataError(f"{file}: changed while it was read.")
 
 

@@ -178,4 +178,4 @@ class _Reader(pickle.Unpickler):
             resolved = super().find_class(module, name)
             if resolved is frozen_mapping or name in _BUILTINS or (isinstance(resolved, type) and module != "builtins"):
                 return resolved
-        raise pickle.UnpicklingError(f"{module}.{name} is none of ours")
+        raise pickle.UnpicklingError(f"{module}.{name} is not a class of batchnuts")

@@ -1,7 +1,7 @@
 """The command line: `python -m batchnuts.report RUN.nc`.
 
-Exit codes: 0 the chains converged, 3 they did not or it cannot be judged, 1 failure, 2 a wrong command line or a file
-that is none of ours, 130 interrupted.
+Exit codes: 0 the chains converged, 3 they did not or it cannot be assessed, 1 failure, 2 a wrong command line or a file
+that is not a batchnuts run, 130 interrupted.
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ def _how_to_go_on(arguments: argparse.Namespace, folder: Path | None) -> str:
     first = f"; what was measured is in {folder}"
     options = [option for option, is_set in (("--fresh", arguments.fresh), ("--again", arguments.again)) if is_set]
     if options:
-        return f"{first}, and the same command without {' and '.join(options)} goes on from there"
-    return f"{first}, and the same command goes on from there"
+        return f"{first}, and the same command without {' and '.join(options)} continues from there"
+    return f"{first}, and the same command continues from there"
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def reserved(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"output.folder: {folder} cannot be made: {error.strerror}. Name another one: output.folder=FOLDER."
+            f"output.folder: {folder} cannot be created: {error.strerror}. Name another one: output.folder=FOLDER."
         ) from error
     lock = os.open(folder, os.O_RDONLY)
     try:
@@ -193,8 +193,8 @@ def _parser(name: str, title: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"python -m batchnuts.experiments.{name}",
         description=title,
-        epilog="The same command goes on where it stopped. Exit codes: 0 done; 1 the run failed; 2 the command line or "
-        "the config is wrong; 130 interrupted (Ctrl-C).",
+        epilog="The same command continues where it stopped. Exit codes: 0 done; 1 the run failed; 2 the command line "
+        "or the config is wrong; 130 interrupted (Ctrl-C).",
     )
     parser.add_argument(
         "--config",
@@ -208,7 +208,9 @@ def _parser(name: str, title: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick", action="store_true", help="the config's section quick: a picture in about two minutes"
     )
-    parser.add_argument("--fresh", action="store_true", help="drop what the folder has, and measure everything again")
+    parser.add_argument(
+        "--fresh", action="store_true", help="discard what the folder has, and measure everything again"
+    )
     parser.add_argument(
         "--again",
         action="append",

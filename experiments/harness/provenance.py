@@ -56,8 +56,8 @@ def read_environments(file: Path) -> dict[str, Any]:
         environments = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:  # not UTF-8, or not JSON
         raise MeasurementsError(
-            f"{file}: found what is no JSON ({error}); expected environments by name. Delete it: rows then name "
-            "environments that are unknown."
+            f"{file}: found a file that is not JSON ({error}); expected environments by name. Delete it: rows then "
+            "name environments that are unknown."
         ) from error
     if not isinstance(environments, dict):
         raise MeasurementsError(

@@ -95,14 +95,14 @@ class RowsFile(Generic[Kind]):
         try:
             text = self.path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise MeasurementsError(f"{self.path}: found bytes that are no UTF-8 text ({error}). {_REMEDY}") from error
+            raise MeasurementsError(f"{self.path}: found bytes that are not UTF-8 text ({error}). {_REMEDY}") from error
         if not text.endswith("\n"):
             text = text[: text.rfind("\n") + 1]
             self.path.write_text(text, encoding="utf-8")
         try:
             rows = list(csv.reader(text.split("\n")[:-1]))
         except csv.Error as error:
-            raise MeasurementsError(f"{self.path}: found what is no CSV ({error}). {_REMEDY}") from error
+            raise MeasurementsError(f"{self.path}: found a file that is not CSV ({error}). {_REMEDY}") from error
         if not rows:
             return []
         if rows[0] != list(self.columns):

@@ -162,5 +162,5 @@ def decode(text: str) -> Moments:
             arrays = [np.array([math.nan if x is None else x for x in values], np.float64) for values in columns]
             moments[name] = Moment(*(array.reshape(shape) for array in arrays))
     except (ValueError, TypeError, AttributeError) as error:
-        raise MomentsError(f"moments: found what is no JSON of moments ({error}).") from error
+        raise MomentsError(f"moments: found a text that is not JSON of moments ({error}).") from error
     return moments

@@ -73,7 +73,7 @@ class MeasurementSettings(Settings):
     """How often, and how long at most."""
 
     repetitions: int = Field(7, ge=1, description="timings of each point, all kept; all ways take turns")
-    min_seconds: float = Field(0.05, ge=0.0, description="a timing repeats a call until about so long")
+    min_seconds: float = Field(0.05, ge=0.0, description="a timing repeats a call for about this long")
     max_seconds: float = Field(
         5.0, gt=0.0, description="a curve goes to no larger size of a workload once a call took longer than this"
     )

@@ -159,7 +159,7 @@ def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     Path("taken").write_text("mine")
     assert main(fsm.EXPERIMENT, ["--config", "fsm.yaml", "output.folder=taken"]) == 2
-    assert "output.folder: taken cannot be made: File exists. Name another one" in capsys.readouterr().err
+    assert "output.folder: taken cannot be created: File exists. Name another one" in capsys.readouterr().err
     assert Path("taken").read_text() == "mine"
 
 
@@ -178,7 +178,10 @@ def test_two_commands_do_not_measure_into_one_folder(
 
 @pytest.mark.parametrize(
     ("options", "how"),
-    [([], "and the same command goes on from there"), (["--fresh"], "and the same command without --fresh goes on")],
+    [
+        ([], "and the same command continues from there"),
+        (["--fresh"], "and the same command without --fresh continues"),
+    ],
 )
 def test_an_interrupted_command_says_how_to_go_on(
     options: list[str], how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
@@ -237,7 +240,7 @@ def test_an_interrupted_command_leaves_no_summary_of_another_config(
 
     monkeypatch.setattr(Measuring, "run", interrupt)
     assert main(fsm.EXPERIMENT, ["--config", "fsm.yaml"]) == 130
-    assert "the same command goes on from there" in capsys.readouterr().err
+    assert "the same command continues from there" in capsys.readouterr().err
     assert not (folder / "summary.md").exists()
     assert (folder / "config.yaml").exists()
 

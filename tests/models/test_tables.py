@@ -183,7 +183,7 @@ def test_longdouble_that_float64_cannot_hold(file):
 
 def test_bytes_that_are_no_text_are_named_with_their_line(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"a,y\n" + b"1,0\n" * 50_000 + b"caf\xe9,1\n")
-    with pytest.raises(DataError, match=r"line 50002 cannot be read as \.csv: it is no UTF-8 text"):
+    with pytest.raises(DataError, match=r"line 50002 cannot be read as \.csv: it is not UTF-8 text"):
         read_labelled(str(tmp_path / "a.csv"), None, None)
 
 

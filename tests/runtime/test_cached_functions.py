@@ -144,14 +144,14 @@ def test_an_entry_that_cannot_be_read_is_dropped(tmp_path: Path, monkeypatch: py
 
 
 class Users(dict):  # type: ignore[type-arg]
-    """A class that is none of ours."""
+    """A class of a user."""
 
 
 def test_classes_of_others_are_neither_written_nor_read() -> None:
     whole = compiled(fibonacci)
     assert _as_entry(whole) is not None
     assert _as_entry(replace(whole, result_type=Users())) is None
-    with pytest.raises(pickle.UnpicklingError, match="Users is none of ours"):
+    with pytest.raises(pickle.UnpicklingError, match="Users is not a class of batchnuts"):
         read(pickle.dumps(replace(whole, with_calls=None, lowered=None, result_type=Users())), lambda: whole)  # type: ignore[arg-type]
     for named in (
         b"cbatchnuts.disk_cache.entries\nos.system\n.",  # protocol 0
@@ -159,7 +159,7 @@ def test_classes_of_others_are_neither_written_nor_read() -> None:
         b"cbatchnuts.disk_cache.identity\ndigest_of\n.",
         b"cbuiltins\neval\n.",
     ):
-        with pytest.raises(pickle.UnpicklingError, match="is none of ours"):
+        with pytest.raises(pickle.UnpicklingError, match="is not a class of batchnuts"):
             read(named, lambda: whole)
     with pytest.raises(TypeError, match="found list"):
         read(pickle.dumps([]), lambda: whole)
