@@ -23,12 +23,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if entries is None:
         print(f"No programs are cached: {VARIABLE} is empty, or there is no home folder.")
         return 0
-    found = entries.clear() if arguments.clear else entries.summary()
-    print(f"folder: {found.folder}")
+    summary = entries.clear() if arguments.clear else entries.summary()
+    print(f"folder: {summary.folder}")
     if problem := entries.problem():
         print(f"No programs are cached: {problem}.")
-    print(f"entries: {found.entries}{', all deleted' if arguments.clear and found.entries else ''}")
-    print(f"size: {found.size / 1e6:.1f} MB of at most {entries.most_bytes / 1e6:.0f} MB")
+    print(f"entries: {summary.entries}{', all deleted' if arguments.clear and summary.entries else ''}")
+    print(f"size: {summary.size / 1e6:.1f} MB of at most {entries.most_bytes / 1e6:.0f} MB")
     return 0
 
 

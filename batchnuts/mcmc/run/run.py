@@ -106,8 +106,8 @@ class Run:
     @property
     def windows(self) -> tuple[Window, ...]:
         """The windows of warmup: those that are made, or, where it ends by itself, those that may be."""
-        made = 0 if self.check is None else self.check.transitions
-        return windows_of(self.sampler.warmup, self.sampler.chain_count, made)
+        transitions = 0 if self.check is None else self.check.transitions
+        return windows_of(self.sampler.warmup, self.sampler.chain_count, transitions)
 
     @property
     def check(self) -> Window | None:

@@ -64,8 +64,8 @@ class ClusterSettings(Settings):
     @model_validator(mode="after")
     def _fits(self) -> ClusterSettings:
         if (self.address is None) == (self.class_ is None):
-            found = "neither address nor class" if self.address is None else "both address and class"
-            raise ValueError(f"found {found}; expected one of them")
+            problem = "neither address nor class" if self.address is None else "both address and class"
+            raise ValueError(f"found {problem}; expected one of them")
         further = (["jobs"] if self.jobs is not None else []) + list(self.keywords)
         if self.address is not None and further:
             raise ValueError(f"found {', '.join(further)} with an address, where workers are running; expected none")
@@ -84,5 +84,5 @@ class ClusterSettings(Settings):
 
 def is_address(text: str) -> bool:
     """Whether it is the address of a Dask scheduler."""
-    found = re.fullmatch(r"(?:tcp|tls)://(?:[^\s/:\[\]]+|\[[0-9A-Fa-f:.%]+\]):([0-9]{1,5})", text)
-    return found is not None and 1 <= int(found[1]) <= 65535
+    match = re.fullmatch(r"(?:tcp|tls)://(?:[^\s/:\[\]]+|\[[0-9A-Fa-f:.%]+\]):([0-9]{1,5})", text)
+    return match is not None and 1 <= int(match[1]) <= 65535
