@@ -27,7 +27,7 @@ from batchnuts.mcmc.execution.lane_program import lane_program
 from batchnuts.mcmc.execution.model_description import described
 from batchnuts.mcmc.execution.program_cache import Programs, borrow
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
-from batchnuts.mcmc.model.library_choice import LIBRARIES, DensityLibrary
+from batchnuts.mcmc.model.library_choice import LIBRARIES, density_library_for
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.run.chain_execution import chain_program, deepest_of
 from batchnuts.mcmc.storage.layout import Layout
@@ -104,10 +104,9 @@ class Session:
         differing = differences(plan.versions, {address: own_versions(plan.versions)})
         if differing:
             raise DiffersError("\n".join(differing))
-        backend = plan.execution.backend
-        self.density_library = DensityLibrary(backend, "")
-        _import_library(backend, threads, keeps=plan.execution.cache is not None)
+        _import_library(plan.execution.backend, threads, keeps=plan.execution.cache is not None)
         self.model: Model = cloudpickle.loads(plan.model)
+        self.density_library = density_library_for(self.model, plan.execution.backend, plan.position)
         self._check_model()
         with keeping(plan.execution.cache):
             self.programs: Programs = borrow(

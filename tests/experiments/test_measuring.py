@@ -317,7 +317,7 @@ def test_a_line_cut_short_is_dropped_and_other_damage_is_named(config: Experimen
     with pytest.raises(MeasurementsError, match=r"rows.csv:2: found a run \(status ok\) without"):
         RowsFile(path, Measurement).read()
     path.write_bytes(whole.encode() + b"\xff\n")
-    with pytest.raises(MeasurementsError, match="no UTF-8 text"):
+    with pytest.raises(MeasurementsError, match="not UTF-8 text"):
         RowsFile(path, Measurement).read()
     path.write_text(whole.replace(",ok,", "," + "x" * 200_000 + ",", 1))
     with pytest.raises(MeasurementsError, match="no CSV"):

@@ -162,7 +162,7 @@ def test_moments_survive_the_file() -> None:
         assert abs(one.z) < 0.01
         assert other.z == 0
     assert np.isnan(again["mu"].mcse_mean)  # it never moved
-    with pytest.raises(MomentsError, match="no JSON of moments"):
+    with pytest.raises(MomentsError, match="not JSON of moments"):
         decode("[1]")
 
 

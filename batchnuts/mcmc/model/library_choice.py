@@ -65,6 +65,14 @@ def density_library_of(model: Model, position: NDArray[Any] | None = None) -> De
     return DensityLibrary("tensorflow", "because JAX is not installed")
 
 
+def density_library_for(model: Model, backend: str, position: NDArray[Any] | None = None) -> DensityLibrary:
+    """The one in a run whose backend is decided: that library, or the density's own where the backend is none.
+
+    position [dimension]: where to try the density.
+    """
+    return DensityLibrary(backend, "") if backend in LIBRARIES else density_library_of(model, position)
+
+
 def likely_backend(model: Model, execution: ExecutionSettings) -> str:
     """The backend that a run will take, as far as that is known without trying the density."""
     if execution.backend != "auto":

@@ -23,7 +23,7 @@ from batchnuts.disk_cache.folder import current, keeping
 from batchnuts.mcmc.model.check_model import place_of, user_functions
 from batchnuts.mcmc.model.failures import ends_nothing, failed_with
 from batchnuts.mcmc.model.fingerprint import Fingerprint, fingerprint
-from batchnuts.mcmc.model.library_choice import LIBRARIES, DensityLibrary, density_library_of
+from batchnuts.mcmc.model.library_choice import DensityLibrary, density_library_for
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.model.variables import check_group, refuse_unknown_names
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
@@ -171,11 +171,8 @@ class Quantities:
         self._model = model
         self._checked = checked
         self._between = between
-        if execution.backend in LIBRARIES:
-            self._density_library = DensityLibrary(execution.backend, "")
-        else:  # NumPy's
-            self._density_library = density_library_of(model)
-            execution = execution.model_copy(update={"backend": self._density_library.backend})
+        self._density_library = density_library_for(model, execution.backend)
+        execution = execution.model_copy(update={"backend": self._density_library.backend})
         if execution.backend == "tensorflow":  # XLA lacks random numbers of many distributions, and takes longer
             execution = execution.with_expert(mode="graph")
         self._execution = execution
