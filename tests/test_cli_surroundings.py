@@ -126,4 +126,5 @@ def test_what_exits_within_a_run_fails_with_its_line(cli, code):
 
     found, out, err = cli("--quiet", run=leave)
     assert (found, out) == (1, "")
-    assert re.search(rf"the run was ended by SystemExit: {code} at .*test_cli_surroundings.py:\d+; a model.s code must not exit", err)
+    place = rf"the run was ended by SystemExit: {code} at .*test_cli_surroundings.py:\d+"
+    assert re.search(place + "; a model's code must not exit the program", err)

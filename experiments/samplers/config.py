@@ -50,7 +50,7 @@ class RunSettings(Settings):
     max_tree_depth: int = Field(10, ge=1, le=20, description="a trajectory doubles at most this many times")
     leapfrogs_per_leaf: int = Field(1, ge=1, description="leapfrog steps between two states of a trajectory")
     device: Device = Field("cpu", description="where arrays live; gpu needs one, and libraries that see it")
-    backend: Literal["tensorflow", "jax"] = Field(
+    backend: Literal["tensorflow", "jax", "native"] = Field(
         "tensorflow", description="array library of curves of our sampler that do not name one in options.backend"
     )
     measure_ess: bool = Field(False, description="keep the draws of each run and compute their effective sample size")

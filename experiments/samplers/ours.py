@@ -41,7 +41,7 @@ def make_task_chain(task: Task, problem: Problem) -> Chain:
     model = problem.model
     if options.density == "single":
         model = dataclasses.replace(model, batched_value_and_gradient=None)
-    density_library = DensityLibrary("jax" if execution.backend == "jax" else "tensorflow", "")
+    density_library = DensityLibrary("jax" if execution.backend in ("jax", "native") else "tensorflow", "")
     density = value_and_gradient(model, density_library)
     evaluate = make_evaluate(density)
     options_of_nuts = NutsOptions(task.max_tree_depth, task.leapfrogs_per_leaf, dtype=model.dtype)
@@ -77,8 +77,9 @@ def _execution(task: Task) -> ExecutionSettings:
 def prepare(task: Task, problem: Problem) -> Prepared:
     """Prepare batchnuts. A run counts its gradients twice, by the draws' records and by the executor, and compares."""
     execution = _execution(task)
-    if execution.backend == "jax" and not has_jax():
-        raise MissingSampler("Sampler batchnuts with backend jax needs jax: pip install 'batchnuts[jax]'")
+    if execution.backend in ("jax", "native") and not has_jax():
+        needs = "needs jax: pip install 'batchnuts[jax]'"
+        raise MissingSampler(f"Sampler batchnuts with backend {execution.backend} {needs}")
     own_threads(task.chains, execution)  # as the command line does
     chain = make_task_chain(task, problem)
     runner = make_runner(chain.program, chain.arguments(0), chain.execution, task.max_tree_depth)

@@ -21,8 +21,10 @@ from batchnuts.settings.schema import Settings
 class OursOptions(ExpertSettings):
     """Options of `sampler: batchnuts`: those of a config's `execution` and `execution.expert`, and which density."""
 
-    backend: Literal["tensorflow", "jax", "numpy"] = Field(  # decided, so that rows have it
-        "tensorflow", description="array library that runs the program and differentiates the density"
+    backend: Literal["tensorflow", "jax", "native", "numpy"] = Field(  # decided, so that rows have it
+        "tensorflow",
+        description="array library that runs the program and differentiates the density; native: machine code, with "
+        "gradients by JAX",
     )
     chunk_lanes: int | None = Field(None, ge=1, description="chains that run together as one batch")
     max_stack_depth: int | None = Field(None, ge=1, le=1000, description="frames of each variable's stack")

@@ -35,10 +35,10 @@ def _check_device(task: Task) -> None:
     """Raise MissingSampler where a sampler on TensorFlow, or ours, would quietly run somewhere else."""
     if REGISTRY[task.sampler].library is not None:  # these look for themselves
         return
-    if task.device == "gpu" and task.options.get("backend") == "numpy":
+    if task.device == "gpu" and task.options.get("backend") in ("numpy", "native"):
         raise MissingSampler(
-            f"Sampler {task.sampler} with backend numpy runs on the CPU only; device is gpu. Set the curve's "
-            "options.backend to tensorflow, or run.device to cpu."
+            f"Sampler {task.sampler} with backend {task.options['backend']} runs on the CPU only; device is gpu. Set "
+            "the curve's options.backend to tensorflow, or run.device to cpu."
         )
     if task.device == "gpu" and task.options.get("backend") == "jax":
         first_device(task.sampler, task.device)

@@ -320,7 +320,7 @@ def test_a_line_cut_short_is_dropped_and_other_damage_is_named(config: Experimen
     with pytest.raises(MeasurementsError, match="not UTF-8 text"):
         RowsFile(path, Measurement).read()
     path.write_text(whole.replace(",ok,", "," + "x" * 200_000 + ",", 1))
-    with pytest.raises(MeasurementsError, match="no CSV"):
+    with pytest.raises(MeasurementsError, match="not CSV"):
         RowsFile(path, Measurement).read()
     path.write_text("a,b\n1,2\n")
     with pytest.raises(MeasurementsError, match=r"rows.csv:1: found the columns a, b"):

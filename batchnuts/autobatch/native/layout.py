@@ -101,6 +101,12 @@ def _up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
+def counters(count: int) -> np.ndarray:
+    """Zeros int64 [count] in cache lines of their own: threads that count side by side would wait for each other."""
+    numbers: np.ndarray = block_of(1, _up(8 * count + LINE, LINE)).view(np.int64)[0, :count]
+    return numbers
+
+
 def block_of(lanes: int, stride: int) -> np.ndarray:
     """Zeros [lanes, stride] of bytes, which begin with a cache line."""
     memory: np.ndarray[Any, np.dtype[np.uint8]] = np.zeros(lanes * stride + LINE, np.uint8)

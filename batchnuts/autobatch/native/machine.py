@@ -30,7 +30,7 @@ from batchnuts.autobatch.native.compile import MachineCode
 from batchnuts.autobatch.native.context import Context
 from batchnuts.autobatch.native.emit import RUN_LANES, emit_program
 from batchnuts.autobatch.native.foreign import Foreign
-from batchnuts.autobatch.native.layout import FAULT, PC, WAITING, Layout, block_of, layout_of
+from batchnuts.autobatch.native.layout import FAULT, PC, WAITING, Layout, block_of, counters, layout_of
 from batchnuts.autobatch.native.rounds import Loop, serve_name
 from batchnuts.autobatch.native.segments import Wait, segments_of
 from batchnuts.autobatch.runtime.block_code import stack_leaders
@@ -140,11 +140,10 @@ class NativeMachine(ResumableMachine):
 
     def _copied(self, state: State) -> State:
         """A state of its own, but for the contents of buffers, which states have in common."""
-        others = {
-            name: array.copy() if name in _COUNTERS else array
-            for name, array in state.items()
-            if name in _COUNTERS or name.startswith(PREFIX)
-        }
+        others = {name: array for name, array in state.items() if name in _COUNTERS or name.startswith(PREFIX)}
+        others |= {"sweeps": state["sweeps"].copy(), "evaluated": state["evaluated"].copy()}
+        others["active"] = counters(self.halted)
+        others["active"][:] = state["active"]
         rows, frames = block_of(self.lanes, state["rows"].shape[1]), block_of(self.lanes, state["frames"].shape[1])
         rows[:], frames[:] = state["rows"], state["frames"]
         return self._state(rows, frames, state["buffers"], self._depth(state), others)
@@ -164,7 +163,7 @@ class NativeMachine(ResumableMachine):
         others: dict[str, Any] = {
             "sweeps": np.zeros((), np.int64),
             "evaluated": np.zeros((), np.int64),
-            "active": np.zeros(self.halted, np.int64),
+            "active": counters(self.halted),
         }
         for array in shared_arrays(self.program):
             others[entry_of(array.name)] = self.backend.asarray(array.value, array.value.dtype.name)
@@ -233,24 +232,27 @@ class NativeMachine(ResumableMachine):
             self.native.run_lanes(whole.ctypes.data)
             return
         bounds = np.linspace(0, self.lanes, parts + 1).astype(int)
-        waiting, active = iter(range(parts)), np.zeros((self.threads, self.halted), np.int64)
+        waiting = iter(range(parts))
+        counts = [counters(self.halted) for _ in range(self.threads)]
 
         def work(thread: int) -> None:
             for part in waiting:  # a range's iterator gives each number to one thread
-                context = whole.copy()
+                context = counters(len(whole))
+                context[:] = whole
                 for name in (Context.ROWS, Context.FRAMES, Context.BUFFERS):
                     context[name] += bounds[part] * context[name + 1]
                 context[Context.LANES] = bounds[part + 1] - bounds[part]
-                context[Context.ACTIVE] = active[thread].ctypes.data
+                context[Context.ACTIVE] = counts[thread].ctypes.data
                 context[Context.SCRATCH] = scratch[thread].ctypes.data
                 self.native.run_lanes(context.ctypes.data)
 
         list(_pool(self.threads).map(work, range(self.threads)))
-        state["active"] += active.sum(axis=0)
+        for own in counts:
+            state["active"] += own
 
     def _context(self, state: State, scratch: np.ndarray) -> np.ndarray:
         """The context of a state for machine code, which changes that state."""
-        context = np.zeros(len(Context), np.int64)
+        context = counters(len(Context))
         for name, block in zip((Context.ROWS, Context.FRAMES, Context.BUFFERS), _BYTES):
             context[name], context[name + 1] = state[block].ctypes.data, state[block].shape[1]
         context[Context.DEPTH] = self._depth(state)
