@@ -168,7 +168,7 @@ def _commands() -> Iterator[Command]:
     yield Command((*sample, "--version"), (re.escape(f"batchnuts {version[1]}"),))
     yield Command(
         (*sample, "--config", "eight_schools.yaml", "output.path=schools.nc"),
-        ("256 chains x 200 draws", r"Nested R-hat .*: yes", "Divergences: ", "Backend: jax", r"Draws: .*schools\.nc"),
+        ("256 chains x 200 draws", "Nested R-hat .*: yes", "Divergences: ", "Backend: native", r"Draws: .*schools\.nc"),
     )
     for config in sorted(path.name for path in (ROOT / "configs").glob("*.yaml")):
         if config == "inference_gym.yaml":  # its targets are not installed, which must be said
