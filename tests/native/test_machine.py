@@ -147,6 +147,46 @@ def test_foreign_primitives_are_computed_for_all_lanes_that_wait(library: str) -
     np.testing.assert_allclose(changed, np.array(EXPECTED) - 4 * N * X)
 
 
+@primitive(batched=True, costly=True, shared=(factor,))
+def costly_scaled(x: Any, by: Any) -> Any:
+    return x * by
+
+
+@batch
+def scaled_twice(x: Any) -> Any:
+    y = costly_scaled(x)
+    if y > 0:
+        y = costly_scaled(y)
+    return y + scaled(x)
+
+
+def test_shared_arrays_are_read_by_both_kinds(library: str) -> None:
+    """By machine code, and by what an array library computes; with the values at the start of a run."""
+    np.testing.assert_allclose(scaled_twice.run(X, **NATIVE.options), [6.0, 12.0, -6.0, 24.0])
+    factor.value = np.array(2.0)
+    try:
+        np.testing.assert_allclose(scaled_twice.run(X, **NATIVE.options), [3.0, 6.0, -4.0, 12.0])
+    finally:
+        factor.value = np.array(3.0)
+
+
+@pytest.mark.parametrize("metric", ["dense", "low_rank"])
+def test_metrics_with_correlations_are_machine_code(metric: str) -> None:
+    """Only the gradient is foreign: a product with the metric's matrix would else end each turn of a lane."""
+    from batchnuts.mcmc.kernel.metric import make_metric
+    from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
+
+    @primitive(costly=True)
+    def density(x: Any) -> Any:
+        return -0.5 * ops.sum(x * x), -x
+
+    nuts = make_nuts(density, NutsOptions(4, dtype="float64", metric=make_metric(metric, 3, "float64", 2)))
+    ones, zeros = np.ones((2, 3)), np.zeros((2, 3))
+    arguments = [random.lane_keys(1, 2), ones, np.zeros(2), zeros, np.ones(2), ones]
+    _, machine = machine_of(nuts, *arguments)
+    assert [foreign.op.function.text for foreign in machine.foreign.values()] == ["density"]
+
+
 def test_costly_evaluations_are_counted(library: str) -> None:
     program, machine = machine_of(sum_of_cubes, N, X)
     state = machine.run((N, X))

@@ -22,15 +22,17 @@ class Context(enum.IntEnum):
     BUFFER_BYTES = 5
     DEPTH = 6
     ACTIVE = 7
-    SCRATCH = 8
-    BLOCKS = 9
+    SHARED = 8
+    """An array of the addresses of shared arrays."""
+    SCRATCH = 9
+    BLOCKS = 10
     """How many blocks of a lane are run at most before the next lane's turn."""
-    LANES = 10
-    ROUNDS_LEFT = 11
+    LANES = 11
+    ROUNDS_LEFT = 12
     """How many more rounds may be made; counted down."""
-    LEAVE_AT = 12
+    LEAVE_AT = 13
     """The number of live lanes at which to leave."""
-    EVALUATIONS = 13
+    EVALUATIONS = 14
     """How many evaluations were used; counted up."""
 
 
@@ -44,6 +46,7 @@ class Loaded:
         self._blocks = [(self._load(name, POINTER), self._load(Context(name + 1))) for name in pointers]
         self.depth = self._load(Context.DEPTH)
         self.active = self._load(Context.ACTIVE, POINTER)
+        self.shared = self._load(Context.SHARED, POINTER)
         self.scratch = self._load(Context.SCRATCH, POINTER)
         self.blocks = self._load(Context.BLOCKS)
         self.lanes = self._load(Context.LANES)

@@ -1,6 +1,6 @@
 """A lowered program as one function of LLVM's, `run_lane`, and the loops over lanes that a machine calls.
 
-    run_lane(row, frames, buffers, depth, active, scratch, budget)
+    run_lane(row, frames, buffers, depth, active, shared, scratch, budget)
         runs one lane from its counter on until it halts, waits, or has run `budget` blocks
     run_lanes(context)
         runs those lanes of a machine (rounds.Context) one after another that have neither halted nor wait
@@ -31,13 +31,15 @@ from batchnuts.autobatch.ir.program import (
     PushGotoOp,
     PushOp,
     WriteRowOp,
+    shared_arrays,
 )
+from batchnuts.autobatch.language.shared import Shared
 from batchnuts.autobatch.native import expressions, scalars
 from batchnuts.autobatch.native.arrays import Array, Emitter
 from batchnuts.autobatch.native.context import Loaded
 from batchnuts.autobatch.native.layout import FAULT, PC, WAITING, Layout
 from batchnuts.autobatch.native.rounds import emit_serve
-from batchnuts.autobatch.native.segments import Segment, Segments, Wait
+from batchnuts.autobatch.native.segments import Segment, Segments, Wait, body_of
 from batchnuts.autobatch.native.types import DTYPES, I8, I32, I64, POINTER, integer
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
 
@@ -77,16 +79,18 @@ class _Lane:
         self.leaders = leaders
         self.faults: list[Fault] = []
         self.scratch_bytes = 0
-        arguments = [POINTER, POINTER, POINTER, I64, POINTER, POINTER, I64]
+        arguments = [POINTER, POINTER, POINTER, I64, POINTER, POINTER, POINTER, I64]
         self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), RUN_LANE)
         self.function.linkage = "internal"
         self.function.attributes.add("nounwind")
-        names = ("row", "frames", "buffers", "depth", "active", "scratch", "budget")
+        names = ("row", "frames", "buffers", "depth", "active", "shared", "scratch", "budget")
         for argument, name in zip(self.function.args, names):
             argument.name = name
             if argument.type == POINTER:
                 argument.attributes.add("noalias")
-        self.row, self.frames, self.buffers, self.depth, self.active, self.scratch, budget = self.function.args
+        self.row, self.frames, self.buffers, self.depth, *others = self.function.args
+        self.active, self.shared_pointers, self.scratch, budget = others
+        self.shared = shared_arrays(program)
         entry = self.function.append_basic_block("entry")
         self.dispatch = self.function.append_basic_block("dispatch")
         self.leave = self.function.append_basic_block("leave")
@@ -277,10 +281,31 @@ class _Code:
         if op.function is COPY:
             results = [self._as_dtype(array, np.dtype(self.types[v].dtype)) for array, v in zip(inputs, op.vars_out)]
         else:
-            assert op.function.body is not None
-            results = expressions.emit(self.em, op.function.body, inputs)
+            results = self._computed(op, inputs)
         for variable, array in zip(op.vars_out, results, strict=True):
             self.set_value(variable, array)
+
+    def _computed(self, op: PrimOp, inputs: list[Array]) -> list[Array]:
+        """The results of a primitive's expression."""
+        body = body_of(op, self.lane.program)
+        assert body is not None
+        if op.function.body is not None:
+            return expressions.emit(self.em, body, inputs)
+        of_one = [self._shaped(array, (1, *array.shape)) for array in inputs]
+        results = expressions.emit(self.em, body, [*of_one, *map(self._shared, op.function.shared)])
+        return [self._shaped(array, array.shape[1:]) for array in results]
+
+    def _shaped(self, array: Array, shape: tuple[int, ...]) -> Array:
+        """A scalar, or an array in memory, in another shape."""
+        if array.pointer is not None:
+            return self.em.memory(array.dtype, shape, array.pointer)
+        return self.em.scalar(array.dtype, array.element(tuple(integer(0) for _ in array.shape)), shape)
+
+    def _shared(self, shared: Shared) -> Array:
+        """A shared array, which lies outside of all lanes."""
+        number = self.lane.shared.index(shared)
+        place = self.b.gep(self.lane.shared_pointers, [integer(number)], inbounds=True, source_etype=POINTER)
+        return self._loaded(shared.value.dtype, shared.value.shape, self.b.load(place, typ=POINTER))
 
     def _as_dtype(self, array: Array, dtype: np.dtype[Any]) -> Array:
         if array.dtype == dtype:
@@ -377,7 +402,7 @@ def _emit_lanes(module: ir.Module, run_lane: ir.Function, halted: int, layout: L
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), RUN_LANES)
     b = ir.IRBuilder(function.append_basic_block("entry"))
     context = Loaded(b, function.args[0])
-    common = (context.depth, context.active, context.scratch, context.blocks)
+    common = (context.depth, context.active, context.shared, context.scratch, context.blocks)
 
     def run(lane: Any) -> None:
         row = context.row(lane)

@@ -111,6 +111,7 @@ class NativeMachine(ResumableMachine):
         self.identity = identity
         self.threads = threads
         self.native = native_program(program)
+        self.shared = shared_arrays(program)
         self.foreign = {
             number: Foreign(segment.end.op, program.var_defs, backend, lanes, identity)
             for number, segment in enumerate(self.native.segments.segments)
@@ -165,8 +166,8 @@ class NativeMachine(ResumableMachine):
             "evaluated": np.zeros((), np.int64),
             "active": counters(self.halted),
         }
-        for array in shared_arrays(self.program):
-            others[entry_of(array.name)] = self.backend.asarray(array.value, array.value.dtype.name)
+        for array in self.shared:
+            others[entry_of(array.name)] = np.array(array.value, order="C")
         layout, depth = self.native.layout, self.stack_depth
         strides = (layout.row_bytes, layout.stride(depth), layout.buffer_bytes)
         rows, frames, buffers = (block_of(self.lanes, stride) for stride in strides)
@@ -252,7 +253,10 @@ class NativeMachine(ResumableMachine):
 
     def _context(self, state: State, scratch: np.ndarray) -> np.ndarray:
         """The context of a state for machine code, which changes that state."""
-        context = counters(len(Context))
+        shared = [state[entry_of(array.name)].ctypes.data for array in self.shared]
+        context = counters(len(Context) + len(shared))
+        context[len(Context) :] = shared
+        context[Context.SHARED] = context[len(Context) :].ctypes.data
         for name, block in zip((Context.ROWS, Context.FRAMES, Context.BUFFERS), _BYTES):
             context[name], context[name + 1] = state[block].ctypes.data, state[block].shape[1]
         context[Context.DEPTH] = self._depth(state)

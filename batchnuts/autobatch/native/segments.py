@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from batchnuts.autobatch.ir.dataflow import Variables, live_after_ops, liveness
+from batchnuts.autobatch.ir.expression import Expression
 from batchnuts.autobatch.ir.program import (
     COPY,
     Block,
@@ -25,6 +26,7 @@ from batchnuts.autobatch.ir.program import (
 )
 from batchnuts.autobatch.native.expressions import is_emitted
 from batchnuts.autobatch.native.types import DTYPES
+from batchnuts.autobatch.passes.record_expressions import expression_over_lanes
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,16 @@ def is_foreign(op: Op, program: Program) -> bool:
         return any(program.var_defs[v].dtype not in DTYPES for v in (*op.vars_in, *op.vars_out)) and any(
             program.var_defs[a] != program.var_defs[b] for a, b in zip(op.vars_in, op.vars_out)
         )
+    return body_of(op, program) is None
+
+
+def body_of(op: PrimOp, program: Program) -> Expression | None:
+    """The expression that is emitted for a primitive, if one is; of a batched one, over lanes of one."""
     body = op.function.body
-    return body is None or not is_emitted(body)
+    if body is None and op.function.batched and not op.function.costly:
+        inputs, outputs = (tuple(program.var_defs[v] for v in names) for names in (op.vars_in, op.vars_out))
+        body = expression_over_lanes(op.function, inputs, outputs)
+    return body if body is not None and is_emitted(body) else None
 
 
 def segments_of(program: Program, foreign: Callable[[Op, Program], bool] = is_foreign) -> Segments:

@@ -23,6 +23,7 @@ from batchnuts.autobatch.ir.expression import Argument, Constant, Expression, No
 from batchnuts.autobatch.ir.program import COPY, Block, Function, Op, Primitive, PrimOp, Program, TensorType
 from batchnuts.autobatch.language.arrays import is_python_scalar
 from batchnuts.autobatch.language.libraries.recording import LIBRARY, Recorded, Recording
+from batchnuts.autobatch.language.shared import bound
 from batchnuts.autobatch.passes.fold_expressions import folded
 
 LARGEST_CONSTANT = 2**20
@@ -71,6 +72,24 @@ def expression_of(primitive: Primitive, inputs: Types, outputs: Types) -> Expres
         recording.outputs = [_in_type(result, type_) for result, type_ in zip(results, outputs, strict=True)]
         return folded(_expression(recording))
     except _NotRecorded:
+        return None
+
+
+def expression_over_lanes(primitive: Primitive, inputs: Types, outputs: Types) -> Expression | None:
+    """What a batched primitive computes for one lane: of arrays [1, ...], and of its shared arrays after them.
+
+    None where it does not consist of the language's functions; they are called with arrays that have types only.
+    """
+    recording = Recording()
+    arrays = [recording.input(type_.dtype, (1, *type_.shape)) for type_ in inputs]
+    shared = [recording.input(array.value.dtype.name, array.value.shape) for array in primitive.shared]
+    try:
+        with np.errstate(all="ignore"), bound([array.name for array in primitive.shared], shared):
+            results = primitive.call(*arrays)
+        of_one = (TensorType(type_.dtype, (1, *type_.shape)) for type_ in outputs)
+        recording.outputs = [_in_type(result, type_) for result, type_ in zip(results, of_one, strict=True)]
+        return folded(_expression(recording))
+    except Exception:  # of a user's own functions too
         return None
 
 
