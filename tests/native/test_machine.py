@@ -170,21 +170,26 @@ def test_shared_arrays_are_read_by_both_kinds(library: str) -> None:
         factor.value = np.array(3.0)
 
 
-@pytest.mark.parametrize("metric", ["dense", "low_rank"])
-def test_metrics_with_correlations_are_machine_code(metric: str) -> None:
-    """Only the gradient is foreign: a product with the metric's matrix would else end each turn of a lane."""
+@pytest.mark.parametrize("leapfrogs", [1, 3])
+@pytest.mark.parametrize("metric", ["diag", "dense", "low_rank"])
+@pytest.mark.parametrize("transition", ["nuts", "walnuts"])
+def test_of_a_chain_only_the_gradient_is_foreign(transition: str, metric: str, leapfrogs: int) -> None:
+    """Whatever else had no expression would end each turn of a lane."""
+    from batchnuts.mcmc.kernel.make_transition import make_transition
     from batchnuts.mcmc.kernel.metric import make_metric
-    from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
+    from batchnuts.mcmc.settings.run_settings import split_settings
 
     @primitive(costly=True)
     def density(x: Any) -> Any:
         return -0.5 * ops.sum(x * x), -x
 
-    nuts = make_nuts(density, NutsOptions(4, dtype="float64", metric=make_metric(metric, 3, "float64", 2)))
-    ones, zeros = np.ones((2, 3)), np.zeros((2, 3))
-    arguments = [random.lane_keys(1, 2), ones, np.zeros(2), zeros, np.ones(2), ones]
-    _, machine = machine_of(nuts, *arguments)
-    assert [foreign.op.function.text for foreign in machine.foreign.values()] == ["density"]
+    if transition == "walnuts" and leapfrogs > 1:
+        pytest.skip("it chooses the number of leapfrogs itself")
+    chosen = {"transition": transition, "metric": metric, "leapfrogs_per_leaf": leapfrogs}
+    made = make_transition(density, split_settings(chosen)[0], "float64", make_metric(metric, 3, "float64", 2))
+    ones = np.ones((2, 3))
+    _, machine = machine_of(made, random.lane_keys(1, 2), ones, np.zeros(2), ones, np.ones(2), ones)
+    assert {foreign.op.function.text for foreign in machine.foreign.values()} == {"density"}
 
 
 def test_costly_evaluations_are_counted(library: str) -> None:

@@ -135,7 +135,7 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
     def move(position: Array, velocity: Array, step: Array, log_density: Array) -> Array:
         """A step of the position, from which no leaf returns if its density is +inf; one leapfrog starts at none."""
         there = drift(position, velocity, step)
-        return ops.where(log_density == float("inf"), position, there) if leapfrogs > 1 else there
+        return ops.where(log_density >= float("inf"), position, there) if leapfrogs > 1 else there  # `==` has no type
 
     @batch
     def leaf(walk: Walk, trajectory: Trajectory) -> tuple[Walk, Subtree]:
