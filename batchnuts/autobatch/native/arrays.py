@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ ON_STACK = 64
 """Bytes of an array that LLVM may keep in registers; larger ones are in the lane's scratch memory."""
 
 ALIGNMENT = 64
+
+CHECKS = "BATCHNUTS_NATIVE_CHECKS"
+"""Environment variable: if set, indices and the heights of stacks are checked where they address memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +63,31 @@ class Emitter:
         self.scratch_bytes = 0
         """Bytes of the scratch memory in use."""
         self.most_scratch = 0
+        self.checks = bool(os.environ.get(CHECKS))
         self._allocated: list[Any] = []
         self._computed: list[dict[Any, Element]] = [{}]
         """Elements by array and index, for each loop that is open."""
+
+    def require(self, condition: Element, text: str) -> None:
+        """With checks, end the process with a line on stdout where the condition does not hold: an error of ours."""
+        if not self.checks:
+            return
+        b, module = self.builder, self.builder.module
+        go, stop = (b.append_basic_block(name) for name in ("sound", "unsound"))
+        b.cbranch(condition, go, stop)
+        b.position_at_end(stop)
+        line = f"batchnuts: machine code: {text}\0".encode()
+        content = ir.GlobalVariable(module, ir.ArrayType(I8, len(line)), module.get_unique_name("check"))
+        content.initializer = ir.Constant(ir.ArrayType(I8, len(line)), bytearray(line))
+        content.linkage, content.type = "internal", POINTER
+        for name, arguments in (("puts", [content]), ("fflush", [ir.Constant(POINTER, None)]), ("abort", [])):
+            function = module.globals.get(name)
+            if function is None:
+                type_ = ir.FunctionType(ir.VoidType(), [POINTER] * len(arguments))
+                function = ir.Function(module, type_, name)
+            b.call(function, arguments)
+        b.unreachable()
+        b.position_at_end(go)
 
     # ---- loops -----------------------------------------------------------------------------------------------------
 
