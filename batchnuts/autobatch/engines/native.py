@@ -48,7 +48,7 @@ class NativeEngine(Engine):
         "native",
         "machine code",
         packages=("llvmlite", "numpy"),
-        process_bytes=200_000_000,
+        process_bytes=400_000_000,
         modes=("xla",),
         compiled_modes=("xla",),
         resumes=True,
