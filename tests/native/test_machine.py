@@ -330,3 +330,43 @@ def test_machine_code_is_made_once_for_any_number_of_lanes_and_any_depth() -> No
     function = BY_NAME["fibonacci"].function
     made = [LaneProgram(function, (np.arange(n),), "native", "xla").machine(n, depth) for n, depth in ((2, 4), (9, 30))]
     assert len({id(machine.native) for machine in made if isinstance(machine, NativeMachine)}) == 1
+
+
+# ---- where it cannot run ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["a symbol", "no package"])
+def test_the_array_engine_runs_where_machine_code_cannot(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one warning that says why, and what to do, if llvmlite is there."""
+    from batchnuts.autobatch.engines import native
+    from batchnuts.autobatch.engines.registry import engine_on
+    from batchnuts.autobatch.native import compile as compile_module
+
+    native.is_available.cache_clear()
+    try:
+        if what == "a symbol":
+            monkeypatch.setattr(compile_module, "C_FUNCTIONS", ("fmod", "no_such_function"))
+            with pytest.warns(RuntimeWarning, match=r"C library has no no_such_function.*virtual machine.*Reinstall"):
+                assert not native.is_available()
+        else:
+            monkeypatch.setattr(native.importlib.util, "find_spec", lambda _: None)
+        assert engine_on("jax", "xla", "auto", "auto", "virtual_machine") == "jax"
+    finally:
+        native.is_available.cache_clear()
+
+
+def test_it_is_taken_where_nothing_else_is_asked_for() -> None:
+    from batchnuts.autobatch.engines.registry import engine_on
+
+    usual = {"library": "jax", "mode": "xla", "style": "auto", "schedule": "auto", "executor": "virtual_machine"}
+    assert engine_on(**usual) == ("native" if has_jax() else "jax")
+    others = {
+        "library": "tensorflow",
+        "mode": "eager",
+        "style": "masking",
+        "schedule": "drain",
+        "executor": "stackless",
+    }
+    for name, value in others.items():
+        asked = {**usual, name: value}
+        assert engine_on(**asked) == asked["library"], name

@@ -11,6 +11,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
+from batchnuts.autobatch.native.functions import C_FUNCTIONS
 from batchnuts.disk_cache.folder import current
 from batchnuts.disk_cache.identity import digest_of
 
@@ -47,7 +48,10 @@ def _key(text: str) -> str:
 
 
 def check() -> None:
-    """Make and run a function; raises what goes wrong."""
+    """Make and run a function, and look for those of the C library; raises what goes wrong."""
+    process = ctypes.CDLL(None)
+    if missing := [name for name in C_FUNCTIONS if not hasattr(process, name)]:
+        raise RuntimeError(f"the C library has no {', '.join(missing)}")
     module = ir.Module("check")
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.PointerType()]), "check")
     b = ir.IRBuilder(function.append_basic_block())

@@ -25,6 +25,14 @@ _FUSED = ("contract",)
 """Of polynomials: a product and a sum may be rounded once."""
 
 
+C_FUNCTIONS = tuple(
+    name.replace("_r", "") + suffix + "_r" * name.endswith("_r")
+    for name in ("fmod", "pow", "sin", "cos", "tan", "erf", "erfc", "lgamma_r")
+    for suffix in ("", "f")
+)
+"""What is called in the C library. A function that is not there would end the process when code is loaded."""
+
+
 def declared(b: ir.IRBuilder, name: str, result: ir.Type, *arguments: ir.Type) -> ir.Function:
     """A function from outside of the module, declared once."""
     module = b.module
