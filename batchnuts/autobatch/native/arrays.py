@@ -68,13 +68,13 @@ class Emitter:
         self._computed: list[dict[Any, Element]] = [{}]
         """Elements by array and index, for each loop that is open."""
 
-    def require(self, condition: Element, text: str) -> None:
+    def require(self, condition: Callable[[], Element], text: str) -> None:
         """With checks, end the process with a line on stdout where the condition does not hold: an error of ours."""
         if not self.checks:
             return
         b, module = self.builder, self.builder.module
         go, stop = (b.append_basic_block(name) for name in ("sound", "unsound"))
-        b.cbranch(condition, go, stop)
+        b.cbranch(condition(), go, stop)
         b.position_at_end(stop)
         line = f"batchnuts: machine code: {text}\0".encode()
         content = ir.GlobalVariable(module, ir.ArrayType(I8, len(line)), module.get_unique_name("check"))

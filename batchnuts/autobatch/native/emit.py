@@ -242,8 +242,10 @@ class _Code:
     def _frame(self, stack: str, height: Any) -> Any:
         b, (before, type_) = self.b, self.lane.layout.frames[stack]
         size = type_.size * np.dtype(type_.dtype).itemsize
-        within = b.icmp_unsigned("<=", b.sext(height, I64), self.lane.depth)
-        self.em.require(within, f"a frame outside of the stack of {stack}")
+        depth = self.lane.depth
+        self.em.require(
+            lambda: b.icmp_unsigned("<=", b.sext(height, I64), depth), f"a frame outside of the stack of {stack}"
+        )
         first = b.mul(integer(before), b.add(self.lane.depth, integer(1)))
         offset = b.add(first, b.mul(b.sext(height, I64), integer(size)))
         return b.gep(self.lane.frames, [offset], inbounds=True, source_etype=I8)

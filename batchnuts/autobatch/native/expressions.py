@@ -252,7 +252,7 @@ def _inside(em: Emitter, indices: Array, index: Element, extent: int) -> Element
     index = scalars.cast(b, index, indices.dtype, np.dtype("int64"))
     if isinstance(index, ir.Constant):
         return index
-    em.require(b.icmp_unsigned("<", index, integer(extent)), f"an index outside of {extent} elements")
+    em.require(lambda: b.icmp_unsigned("<", index, integer(extent)), f"an index outside of {extent} elements")
     last = integer(extent - 1)
     return b.select(b.icmp_unsigned("<", index, last), index, last)
 
