@@ -278,7 +278,8 @@ def test_a_file_alone_starts_no_cluster(folder: Path, made: str, tmp_path: Path)
     if made == "ended":
         shutil.copy(folder / "whole.nc", output)
     else:
-        start_and_end_while_drawing(["--config", "run.yaml", f"output.path={output}"], folder).communicate(60)
+        arguments = ["--config", "run.yaml", f"output.path={output}", "sampler.draws=20000"]  # no report is its last
+        start_and_end_while_drawing(arguments, folder).communicate(60)
     of_a_cluster(output, {"class": "subprocess.Popen", "args": ["touch", "was_run"]})
     more = ["sampler.draws=+10"] if made == "ended" else []
     said = run("--resume", str(output), *more, cwd=tmp_path, code=2).stderr
