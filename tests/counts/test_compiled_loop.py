@@ -147,7 +147,7 @@ def test_primitives_are_looked_at_in_bare_graphs(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(PROCESS, "small_loop_bytes", xla_flags.PLAIN_LOOP_BYTES)
     make_machine()
     assert 0 < looked["backend"] <= 5, "the density; all else is typed by rules"
-    assert 20 < looked["work_estimate"] <= 60
+    assert looked["work_estimate"] <= 5, "the density, if costs are asked for; all else is counted in expressions"
 
 
 def ciphers(lines: list[str]) -> float:
