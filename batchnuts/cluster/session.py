@@ -27,7 +27,7 @@ from batchnuts.mcmc.execution.lane_program import lane_program
 from batchnuts.mcmc.execution.model_description import described
 from batchnuts.mcmc.execution.program_cache import Programs, borrow
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
-from batchnuts.mcmc.model.library_choice import LIBRARIES, density_library_for
+from batchnuts.mcmc.model.library_choice import density_library_for, library_of_gradients
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.run.chain_execution import chain_program, deepest_of
 from batchnuts.mcmc.storage.layout import Layout
@@ -55,8 +55,8 @@ def _import_library(backend: str, threads: int, *, keeps: bool) -> None:
     if keeps:
         prepare_disk_cache(backend)
     use_own_threads(threads, backend)
-    if backend in LIBRARIES:
-        tensor_library(backend)
+    if (library := library_of_gradients(backend)) is not None:
+        tensor_library(library)
 
 
 def keep_plan(plan: Plan, address: str, threads: int) -> None:
@@ -106,7 +106,7 @@ class Session:
             raise DiffersError("\n".join(differing))
         _import_library(plan.execution.backend, threads, keeps=plan.execution.cache is not None)
         self.model: Model = cloudpickle.loads(plan.model)
-        self.density_library = density_library_for(self.model, plan.execution.backend, plan.position)
+        self.density_library = density_library_for(self.model, plan.execution.backend)
         self._check_model()
         with keeping(plan.execution.cache):
             self.programs: Programs = borrow(

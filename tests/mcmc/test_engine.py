@@ -20,7 +20,7 @@ from moments import assert_expectations
 from batchnuts.api.sampling import sample_chains
 from batchnuts.autobatch import ops
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
-from batchnuts.mcmc.model.library_choice import choose_density_library, density_library_of, written_in
+from batchnuts.mcmc.model.library_choice import DensityLibrary, choose_density_library, density_library_of, written_in
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, split_settings
@@ -54,11 +54,14 @@ def test_the_library_of_a_density_is_found(name: str) -> None:
     on_jax = density_library.backend == "jax"
     assert execution.backend == ("native" if on_jax else "tensorflow")
     assert density_library.reason.startswith("with gradients by JAX, because " if on_jax else "because ")
-    for asked in ("tensorflow", "jax"):
-        if library in (asked, None):
-            assert choose_density_library(model, ExecutionSettings(backend=asked), np.ones(2))[0].backend == asked
+    for asked, differentiates in (("tensorflow", "tensorflow"), ("jax", "jax"), ("native", "jax")):
+        if library in (differentiates, None):
+            found, _ = choose_density_library(model, ExecutionSettings(backend=asked), np.ones(2))
+            assert found == DensityLibrary(differentiates, "")
         else:
-            with pytest.raises(ModelError, match=f"written in .*, but execution.backend is {asked}. Use backend"):
+            whose = ", whose gradients are computed by JAX" if asked == "native" else ""
+            said = f"written in .*, but execution.backend is {asked}{whose}. Use backend"
+            with pytest.raises(ModelError, match=said):
                 choose_density_library(model, ExecutionSettings(backend=asked), np.ones(2))
 
 

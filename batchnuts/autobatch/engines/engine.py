@@ -42,6 +42,8 @@ class EngineInfo:
     """Whether its machines count what a profile needs; then they are virtual machines."""
     differentiates: bool = False
     """Whether log-densities are written in its array library: JAX's and TensorFlow's alone, so far."""
+    gradients: str = ""
+    """Of one that does not differentiate: the engine whose library computes its gradients; empty: any library's do."""
     where: str = ""
     """Of a library that gives gradients: the function that chooses between two arrays by a condition."""
 

@@ -47,12 +47,13 @@ class NativeEngine(Engine):
     info = EngineInfo(
         "native",
         "machine code",
-        packages=("llvmlite", "numpy"),
+        packages=("llvmlite", "jax", "jaxlib", "numpy"),
         process_bytes=400_000_000,
         modes=("xla",),
         compiled_modes=("xla",),
         resumes=True,
         own_pace=True,
+        gradients="jax",
         keeps_programs=True,
     )
 

@@ -65,12 +65,18 @@ def density_library_of(model: Model, position: NDArray[Any] | None = None) -> De
     return DensityLibrary("tensorflow", "because JAX is not installed")
 
 
-def density_library_for(model: Model, backend: str, position: NDArray[Any] | None = None) -> DensityLibrary:
-    """The one in a run whose backend is decided: that library, or the density's own where the backend is none.
+def library_of_gradients(backend: str) -> str | None:
+    """The library, one of LIBRARIES, that differentiates densities in runs on this backend; None: the density's own."""
+    info = engine_infos().get(backend)  # none of `auto`
+    if info is None:
+        return None
+    return backend if info.differentiates else info.gradients or None
 
-    position [dimension]: where to try the density.
-    """
-    return DensityLibrary(backend, "") if backend in LIBRARIES else density_library_of(model, position)
+
+def density_library_for(model: Model, backend: str) -> DensityLibrary:
+    """The library that differentiates a density in a run whose backend is decided."""
+    name = library_of_gradients(backend)
+    return density_library_of(model) if name is None else DensityLibrary(name, "")
 
 
 def likely_backend(model: Model, execution: ExecutionSettings) -> str:
@@ -109,17 +115,17 @@ def choose_density_library(
         execution = execution.model_copy(update={"backend": engine})
         _refuse_unknown(execution)
         return density_library, execution
-    if requested in LIBRARIES and requested != density_library.backend:
-        if (name := written_in(model)) is not None:
-            raise ModelError(
-                f"Model {model.name!r}: its log-density is written in {_title(name)}, but execution.backend is "
-                f"{requested}. Use backend {name}, or auto; a density written with batchnuts.autobatch.ops runs on "
-                "either."
-            )
-        density_library = DensityLibrary(requested, "")
-    elif requested == density_library.backend:
-        density_library = DensityLibrary(requested, "")
-    return density_library, execution
+    library = library_of_gradients(requested)
+    if library is None:
+        return density_library, execution
+    if library != density_library.backend and (name := written_in(model)) is not None:
+        differentiated = "" if library == requested else f", whose gradients are computed by {_title(library)}"
+        raise ModelError(
+            f"Model {model.name!r}: its log-density is written in {_title(name)}, but execution.backend is "
+            f"{requested}{differentiated}. Use backend {name}, or auto; a density written with batchnuts.autobatch.ops "
+            "runs on either."
+        )
+    return DensityLibrary(library, ""), execution
 
 
 def _refuse_unknown(execution: ExecutionSettings) -> None:
