@@ -21,8 +21,10 @@ from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.language.shared import PREFIX
 from batchnuts.autobatch.lru_cache import LruCache
 from batchnuts.autobatch.native.context import Context, Loaded
+from batchnuts.autobatch.native.functions import declared
 from batchnuts.autobatch.native.layout import PC, WAITING, Layout
-from batchnuts.autobatch.native.types import I8, I32, I64, POINTER, integer
+from batchnuts.autobatch.native.types import I1, I8, I32, I64, POINTER, integer
+from batchnuts.autobatch.native.xla_call import MOST, TARGET, register
 
 
 def serve_name(number: int) -> str:
@@ -50,7 +52,7 @@ def emit_serve(
         return [b.load(b.gep(pointers, [integer(i)], source_etype=POINTER), typ=POINTER) for i in range(count)]
 
     sources, targets = arrays(given, len(op.vars_out)), arrays(wanted, len(op.vars_in) + 1)
-    move = _memcpy(module)
+    move = declared(b, "llvm.memcpy.p0.p0.i64", ir.VoidType(), POINTER, POINTER, I64, I1)
     waits_here = ir.Constant(I32, number + 1)
 
     def field(lane: Any, name: str) -> Any:
@@ -58,7 +60,7 @@ def emit_serve(
         return b.gep(block(lane), [integer(entries[name][0])], inbounds=True, source_etype=I8)
 
     def copy(target: Any, source: Any, size: int) -> None:
-        b.call(move, [target, source, integer(size), ir.Constant(ir.IntType(1), 0)])
+        b.call(move, [target, source, integer(size), ir.Constant(I1, 0)])
 
     def row_of(array: Any, lane: Any, size: int) -> Any:
         return b.gep(array, [b.mul(lane, integer(size))], inbounds=True, source_etype=I8)
@@ -99,15 +101,6 @@ def emit_serve(
     b.ret_void()
 
 
-def _memcpy(module: ir.Module) -> ir.Function:
-    name = "llvm.memcpy.p0.p0.i64"
-    known = module.globals.get(name)
-    if known is None:
-        type_ = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, I64, ir.IntType(1)])
-        known = ir.Function(module, type_, name)
-    return known
-
-
 class Loop:
     """Rounds until `serve` says that there is no other, as one program of XLA's that is kept on disk.
 
@@ -125,9 +118,8 @@ class Loop:
         import jax
 
         from batchnuts.autobatch.backends.jax.machine import JitMachine
-        from batchnuts.autobatch.native import xla_call
 
-        xla_call.register()
+        register()
         self.inputs = tuple(f"input:{i}" for i in range(len(op.vars_in)))
         shapes = [jax.ShapeDtypeStruct((lanes, *types[v].shape), types[v].dtype) for v in op.vars_in]
 
@@ -135,7 +127,7 @@ class Loop:
             shared = [array for name, array in state.items() if name.startswith(PREFIX)]
             results = [*shapes, jax.ShapeDtypeStruct((1,), "int32")]
             # no side effect, for the sake of the disk cache: it depends on its last result, so each round has its call
-            call = jax.ffi.ffi_call(xla_call.TARGET, results)
+            call = jax.ffi.ffi_call(TARGET, results)
 
             def body(carry: Any) -> Any:
                 *given, go = carry
@@ -172,8 +164,11 @@ def make_loop(
     backend: Backend,
     identity: Identity | None,
 ) -> Loop | None:
-    """The loop of a primitive; None where the backend's library has no such call, or there are no inputs."""
+    """The loop of a primitive; None where the backend's library has no such call, or for no inputs or too many."""
     if backend.name != "jax" or backend.mode != "xla" or not op.vars_in:
+        return None
+    operands, results = len(op.vars_out) + 2, len(op.vars_in) + 1  # with the handle and `go`
+    if max(operands, results) > MOST:
         return None
     if identity is None:
         return Loop(function, op, types, lanes, None)

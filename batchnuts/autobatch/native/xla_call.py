@@ -33,8 +33,8 @@ _KIND, _METADATA_KIND, _METADATA = 8, 1, 24
 _VERSION_OF_METADATA, _TRAITS = 8, 32
 _EXECUTE = 3
 """The stage in which a handler computes."""
-_MOST = 64
-"""Operands and results of a call."""
+MOST = 64
+"""Operands of a call, and results of one: the handler has room for so many."""
 
 
 def _module() -> ir.Module:
@@ -69,7 +69,7 @@ def _module() -> ir.Module:
     pointers = []
     for count_at, array_at in ((_OPERANDS, _OPERAND_ARRAY), (_RESULTS, _RESULT_ARRAY)):
         with b.goto_entry_block():
-            data = b.alloca(ir.ArrayType(I64, _MOST))
+            data = b.alloca(ir.ArrayType(I64, MOST))
         data.type = POINTER
         count, buffers = load(frame, count_at, I64), load(frame, array_at, POINTER)
         head, body, end = (function.append_basic_block(n) for n in ("head", "body", "end"))
