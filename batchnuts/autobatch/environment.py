@@ -1,4 +1,4 @@
-"""Environment variables that libraries read once in a process: lists of flags, extended for that moment."""
+"""The process's surroundings: its processor cores, and environment variables that libraries read once in a process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from contextlib import contextmanager
 OWN_POOLS = "TF_OVERRIDE_GLOBAL_THREADPOOL"
 """A variable of TensorFlow's: whether every device has a pool of its own. Read when it makes the first device; threads
 that make sessions set it for that moment."""
+
+
+def processors() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

@@ -20,7 +20,6 @@ What a machine does: runtime/machine.py.
 from __future__ import annotations
 
 import math
-import os
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +30,7 @@ from batchnuts.autobatch.backends.backend import Identity
 from batchnuts.autobatch.backends.registry import has_jax
 from batchnuts.autobatch.engines.engine import EngineInfo, MachineOptions
 from batchnuts.autobatch.engines.registry import engine_infos, engine_of, engine_on, preferred_backend
+from batchnuts.autobatch.environment import processors
 from batchnuts.autobatch.errors import OptionError
 from batchnuts.autobatch.ir.program import STORED
 from batchnuts.autobatch.language.arrays import library_of, tensor_library, tensor_library_of
@@ -144,11 +144,6 @@ class LaneProgram:
 
 
 # ---- threads that drive machines ------------------------------------------------------------------------------------
-
-
-def processors() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def use_own_threads(shards: int | None = None, backend: str = "tensorflow") -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import os
 import warnings
 
 from typing_extensions import override
@@ -12,6 +11,7 @@ from typing_extensions import override
 from batchnuts.autobatch.backends.backend import Backend
 from batchnuts.autobatch.backends.registry import get_backend, has_jax
 from batchnuts.autobatch.engines.engine import Engine, EngineInfo, MachineOptions, Threads
+from batchnuts.autobatch.environment import processors
 from batchnuts.autobatch.pipeline import CompiledFunction
 from batchnuts.autobatch.runtime.machine import Machine
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH
@@ -35,10 +35,6 @@ def is_available() -> bool:
         )
         return False
     return True
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class NativeEngine(Engine):
@@ -66,7 +62,7 @@ class NativeEngine(Engine):
         from batchnuts.autobatch.native.machine import NativeMachine
 
         depth = options.stack_depth or options.expected_depth or FIRST_STACK_DEPTH
-        threads = 1 if options.ends_early else _processors()
+        threads = 1 if options.ends_early else processors()
         return NativeMachine(compiled.lowered, arrays, lanes, depth, options.stack_depth, options.identity, threads)
 
     @override

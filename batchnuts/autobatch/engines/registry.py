@@ -83,6 +83,6 @@ def backend_of_program(compiles: Callable[[str], object], mode: str, style: str 
     return name
 
 
-# of array libraries, the first one starts soonest
+# of array libraries, the first one starts in the shortest time
 for _engine in (NATIVE, JAX, TENSORFLOW, NUMPY, ReferenceEngine()):
     register(_engine)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from batchnuts.autobatch.native.functions import declared
 from batchnuts.autobatch.native.types import I1, I8, I64, POINTER, element_type, integer, number
 
 Element = Any
@@ -81,21 +82,17 @@ class Emitter:
         content.initializer = ir.Constant(ir.ArrayType(I8, len(line)), bytearray(line))
         content.linkage, content.type = "internal", POINTER
         for name, arguments in (("puts", [content]), ("fflush", [ir.Constant(POINTER, None)]), ("abort", [])):
-            function = module.globals.get(name)
-            if function is None:
-                type_ = ir.FunctionType(ir.VoidType(), [POINTER] * len(arguments))
-                function = ir.Function(module, type_, name)
-            b.call(function, arguments)
+            b.call(declared(b, name, ir.VoidType(), *[POINTER] * len(arguments)), arguments)
         b.unreachable()
         b.position_at_end(go)
 
     # ---- loops -----------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def loop(self, extent: int, first: int = 0) -> Iterator[Element]:
-        """Within, instructions for each index from `first` to below `extent`."""
-        if extent - first == 1:
-            yield integer(first)
+    def loop(self, extent: int) -> Iterator[Element]:
+        """Within, instructions for each index below `extent`."""
+        if extent == 1:
+            yield integer(0)
             return
         b = self.builder
         before = b.block
@@ -103,7 +100,7 @@ class Emitter:
         b.branch(head)
         b.position_at_end(head)
         index = b.phi(I64)
-        index.add_incoming(integer(first), before)
+        index.add_incoming(integer(0), before)
         b.cbranch(b.icmp_signed("<", index, integer(extent)), body, end)
         b.position_at_end(body)
         self._computed.append({})
@@ -153,7 +150,7 @@ class Emitter:
         self.builder.store(self.builder.zext(element, I8) if element.type == I1 else element, pointer)
 
     def allocate(self, size: int) -> Any:
-        """A pointer to that many bytes, until `release`."""
+        """A pointer to that many bytes, which nothing else of the segment takes."""
         if size <= ON_STACK:
             with self.builder.goto_entry_block():
                 small = self.builder.alloca(ir.ArrayType(I8, max(size, 1)))
@@ -172,14 +169,8 @@ class Emitter:
 
     def copy(self, target: Any, source: Any, size: int) -> None:
         """Copy bytes between places that do not overlap, or are the same."""
-        name = "llvm.memmove.p0.p0.i64"
-        function = self.builder.module.globals.get(name)
-        if function is None:
-            pointer = ir.PointerType()
-            function = ir.Function(
-                self.builder.module, ir.FunctionType(ir.VoidType(), [pointer, pointer, I64, I1]), name
-            )
-        self.builder.call(function, [target, source, integer(size), ir.Constant(I1, 0)])
+        move = declared(self.builder, "llvm.memmove.p0.p0.i64", ir.VoidType(), POINTER, POINTER, I64, I1)
+        self.builder.call(move, [target, source, integer(size), ir.Constant(I1, 0)])
 
     # ---- arrays ----------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,12 @@ from batchnuts.autobatch.native.functions import C_FUNCTIONS
 from batchnuts.disk_cache.folder import current
 from batchnuts.disk_cache.identity import digest_of
 
+_PASSES = {"speed_level": 2, "loop_vectorization": True, "slp_vectorization": True, "loop_unrolling": True}
+"""Options of LLVM's passes."""
+
+_CODE_LEVEL = 2
+"""Of the generation of instructions."""
+
 _lock = threading.Lock()
 _ready = False
 
@@ -28,14 +34,15 @@ def _target_machine() -> llvm.TargetMachine:
         _ready = True
     features = llvm.get_host_cpu_features().flatten()
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features, opt=2, jit=True
+        cpu=llvm.get_host_cpu_name(), features=features, opt=_CODE_LEVEL, jit=True
     )
 
 
 def _optimize(module: llvm.ModuleRef, target: llvm.TargetMachine) -> None:
     """Run LLVM's passes."""
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = True
+    options = llvm.create_pipeline_tuning_options()
+    for name, value in _PASSES.items():
+        setattr(options, name, value)
     passes = llvm.create_pass_builder(target, options)
     passes.getModulePassManager().run(module, passes)
 
@@ -43,8 +50,8 @@ def _optimize(module: llvm.ModuleRef, target: llvm.TargetMachine) -> None:
 def _key(text: str) -> str:
     """The key of a module's machine code: what it depends on."""
     version = ".".join(map(str, llvm.llvm_version_info))
-    features = llvm.get_host_cpu_features().flatten()
-    return digest_of("native", metadata.version("llvmlite"), version, llvm.get_host_cpu_name(), features, text)
+    processor = (llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+    return digest_of("native", metadata.version("llvmlite"), version, *processor, str(_PASSES), str(_CODE_LEVEL), text)
 
 
 def check() -> None:

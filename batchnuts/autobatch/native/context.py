@@ -1,4 +1,4 @@
-"""What machine code is told about a machine's state: an array of int64, and its entries as instructions read them."""
+"""What machine code reads of a machine's state: an array of int64, and its entries as instructions read them."""
 
 from __future__ import annotations
 

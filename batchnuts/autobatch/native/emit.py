@@ -3,7 +3,7 @@
     run_lane(row, frames, buffers, depth, active, shared, scratch, budget)
         runs one lane from its counter on until it halts, waits, or has run `budget` blocks
     run_lanes(context)
-        runs those lanes of a machine (rounds.Context) one after another that have neither halted nor wait
+        runs those lanes of a machine (context.Context) one after another that have neither halted nor wait
 
 A segment's variables are read from the lane's row where they are used first, and those that another segment may read
 are written back at its end. Jumps whose target is known are jumps; a return goes by the counter.
@@ -35,7 +35,7 @@ from batchnuts.autobatch.ir.program import (
 )
 from batchnuts.autobatch.language.shared import Shared
 from batchnuts.autobatch.native import expressions, scalars
-from batchnuts.autobatch.native.arrays import Array, Emitter
+from batchnuts.autobatch.native.arrays import Array, Emitter, zeros
 from batchnuts.autobatch.native.context import Loaded
 from batchnuts.autobatch.native.layout import FAULT, PC, WAITING, Layout
 from batchnuts.autobatch.native.rounds import emit_serve
@@ -303,7 +303,7 @@ class _Code:
         """A scalar, or an array in memory, in another shape."""
         if array.pointer is not None:
             return self.em.memory(array.dtype, shape, array.pointer)
-        return self.em.scalar(array.dtype, array.element(tuple(integer(0) for _ in array.shape)), shape)
+        return self.em.scalar(array.dtype, array.element(zeros(array.shape)), shape)
 
     def _shared(self, shared: Shared) -> Array:
         """A shared array, which lies outside of all lanes."""
@@ -316,7 +316,7 @@ class _Code:
             return array
         cast = Array(dtype, array.shape, lambda index: scalars.cast(self.b, array.element(index), array.dtype, dtype))
         if array.size == 1:
-            return self.em.scalar(dtype, cast.element(tuple(integer(0) for _ in array.shape)), array.shape)
+            return self.em.scalar(dtype, cast.element(zeros(array.shape)), array.shape)
         return self.em.in_memory(cast)[0]
 
     def _write_row(self, op: WriteRowOp) -> None:
