@@ -18,7 +18,7 @@ from batchnuts import autobatch
 @autobatch.batch
 def double(x):
     return x + x
-assert double(np.array([1.0, 2.0])).tolist() == [2.0, 4.0]
+assert double.run(np.array([1.0, 2.0]), backend="tensorflow").tolist() == [2.0, 4.0]
 assert double.run(np.array([1.0, 2.0]), backend="jax").tolist() == [2.0, 4.0]
 """
 
@@ -33,7 +33,7 @@ def log_density(q):
     import tensorflow as tf
     return -0.5 * tf.reduce_sum(q * q)
 model = batchnuts.Model.from_function(log_density, dimension=2)
-batchnuts.sample_chains(model, chains=2, warmup=0, draws=2, step_size=0.5, progress=False,
+batchnuts.sample_chains(model, chains=2, warmup=0, draws=2, step_size=0.5, progress=False, backend="tensorflow",
     expert={"executor": "unbatched"})
 """
 

@@ -129,7 +129,7 @@ def test_a_good_run_gives_a_page_that_needs_nothing_else(call: Any, tmp_path: Pa
 
 
 def test_a_warmup_of_one_window_has_no_picture(call: Any, points: list[int], tmp_path: Path) -> None:
-    call(written(replace(GOOD, warmup=WarmupReport(100, "as asked", windows=WINDOWS[:1])), tmp_path))
+    call(written(replace(GOOD, warmup=WarmupReport(100, "as requested", windows=WINDOWS[:1])), tmp_path))
     page = (tmp_path / "run.html").read_text()
     assert "Warmup had one window" in page
     assert set(pictures_in(page)) == KINDS

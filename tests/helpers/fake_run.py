@@ -41,7 +41,7 @@ def make_draws(
         done=np.full(sampler.chains, sampler.draws) if done is None else np.asarray(done),
         interrupted=done is not None,
         metric=unit_metric(model.dimension),
-        warmup=WarmupReport(300, "as asked: 300 transitions"),
+        warmup=WarmupReport(300, "as requested: 300 transitions"),
         timings={"compile": 1.0, "warmup": 2.0, "sampling": 3.0},
         useful_gradients=1000,
         utilization=0.75,

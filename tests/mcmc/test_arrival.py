@@ -235,7 +235,7 @@ def test_draws_begin_when_chains_have_arrived(start: float, arrives: bool) -> No
     assert 50 < asked.warmup.transitions <= 100
     more = asked.warmup.transitions - 50
     which = "until all chains had reached the others" if arrives else "in which chain 5 did not reach the others"
-    assert asked.warmup.reason == f"as asked, and {more} more, {which}"
+    assert asked.warmup.reason == f"as requested, and {more} more, {which}"
     assert asked.warmup.late == (() if arrives else (5,))
     assert bool(asked.stats["lp"][5].min() > -60) is arrives
     calm = run(Model.from_function(slope, dimension=2, dtype="float64"), warmup=50, **settings)
