@@ -93,17 +93,21 @@ class LaneProgram:
         schedule: str | Schedule = "auto",
         ends_early: bool = False,
         grows: bool = False,
+        extents: tuple[int, ...] = (),
     ) -> ResumableMachine:
         """A machine for a number of lanes, with stacks of `stack_depth` frames.
 
         grows: that is no limit of the user's, and the machine may make them deeper itself.
         ends_early: lanes start and halt soon, instead of waiting for others: for callers that restart lanes which have
-        halted. Raises OptionError for an engine that cannot run it, or whose runs cannot be divided.
+        halted. extents: in which this program may differ from others that are otherwise the same (`MachineOptions`).
+        Raises OptionError for an engine that cannot run it, or whose runs cannot be divided.
         """
         if reason := self.engine.refuses(self._compiled):
             raise OptionError(f"backend {self.engine.info.name!r} cannot run it: {reason}")
         limit = None if grows else stack_depth
-        options = MachineOptions(limit, stack_depth, schedule, ends_early=ends_early, identity=self._identity)
+        options = MachineOptions(
+            limit, stack_depth, schedule, ends_early=ends_early, identity=self._identity, extents=extents
+        )
         machine = self.engine.machine(self._compiled, self._backend, lanes, options)
         if not isinstance(machine, ResumableMachine):
             raise OptionError(

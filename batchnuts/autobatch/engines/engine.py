@@ -79,6 +79,9 @@ class MachineOptions:
     identity: Identity | None = None
     """What the program depends on beside its text, its inputs' types and the files of this package, if that is
     known."""
+    extents: tuple[int, ...] = ()
+    """Extents of arrays in which other programs may differ that are otherwise the same: code that serves all of
+    them need not be made anew."""
 
 
 class Threads(Protocol):

@@ -63,7 +63,8 @@ class NativeEngine(Engine):
 
         depth = options.stack_depth or options.expected_depth or FIRST_STACK_DEPTH
         threads = 1 if options.ends_early else processors()
-        return NativeMachine(compiled.lowered, arrays, lanes, depth, options.stack_depth, options.identity, threads)
+        others = (options.identity, threads, options.extents)
+        return NativeMachine(compiled.lowered, arrays, lanes, depth, options.stack_depth, *others)
 
     @override
     def threads(self) -> Threads | None:

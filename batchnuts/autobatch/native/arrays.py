@@ -20,6 +20,9 @@ import numpy as np
 from llvmlite import ir
 
 from batchnuts.autobatch.native.functions import declared
+from batchnuts.autobatch.native.regions import accessed, moved
+from batchnuts.autobatch.native.scalars import cast
+from batchnuts.autobatch.native.sizes import FIXED, Extents, Size, SizeReader
 from batchnuts.autobatch.native.types import I1, I8, I64, POINTER, element_type, integer, number
 
 Element = Any
@@ -30,6 +33,8 @@ ON_STACK = 64
 """Bytes of an array that LLVM may keep in registers; larger ones are in the lane's scratch memory."""
 
 ALIGNMENT = 64
+
+_INDEX = np.dtype("int64")
 
 CHECKS = "BATCHNUTS_NATIVE_CHECKS"
 """Environment variable: if set, indices and the heights of stacks are checked where they address memory."""
@@ -58,9 +63,11 @@ class Array:
 class Emitter:
     """Emits instructions at one place of a function. scratch: a pointer to the lane's scratch memory."""
 
-    def __init__(self, builder: ir.IRBuilder, scratch: Any) -> None:
+    def __init__(self, builder: ir.IRBuilder, scratch: Any, extents: Extents = FIXED) -> None:
         self.builder = builder
         self.scratch = scratch
+        self.extents = extents
+        self.size = SizeReader(builder)
         self.scratch_bytes = 0
         """Bytes of the scratch memory in use."""
         self.most_scratch = 0
@@ -96,12 +103,13 @@ class Emitter:
             return
         b = self.builder
         before = b.block
+        last = self.size(extent)
         head, body, end = (b.append_basic_block(name) for name in ("head", "body", "end"))
         b.branch(head)
         b.position_at_end(head)
         index = b.phi(I64)
         index.add_incoming(integer(0), before)
-        b.cbranch(b.icmp_signed("<", index, integer(extent)), body, end)
+        b.cbranch(b.icmp_signed("<", index, last), body, end)
         b.position_at_end(body)
         self._computed.append({})
         yield index
@@ -134,31 +142,32 @@ class Emitter:
     def at(self, pointer: Any, offset: int | Element) -> Any:
         """A pointer moved by that many bytes."""
         if isinstance(offset, int):
-            offset = integer(offset)
+            offset = self.size(offset)
         if isinstance(offset, ir.Constant) and offset.constant == 0:
             return pointer
-        return self.builder.gep(pointer, [offset], inbounds=True, source_etype=I8)
+        return moved(self.builder.gep(pointer, [offset], inbounds=True, source_etype=I8), pointer)
 
     def load(self, pointer: Any, dtype: np.dtype[Any]) -> Element:
         """An element in memory."""
-        if dtype.kind == "b":
-            return self.builder.icmp_unsigned("!=", self.builder.load(pointer, typ=I8), ir.Constant(I8, 0))
-        return self.builder.load(pointer, typ=element_type(dtype))
+        type_ = I8 if dtype.kind == "b" else element_type(dtype)
+        loaded = accessed(self.builder.load(pointer, typ=type_), pointer)
+        return self.builder.icmp_unsigned("!=", loaded, ir.Constant(I8, 0)) if dtype.kind == "b" else loaded
 
     def store(self, element: Element, pointer: Any) -> None:
         """Write an element to memory."""
-        self.builder.store(self.builder.zext(element, I8) if element.type == I1 else element, pointer)
+        stored = self.builder.zext(element, I8) if element.type == I1 else element
+        accessed(self.builder.store(stored, pointer), pointer)
 
-    def allocate(self, size: int) -> Any:
+    def allocate(self, count: int) -> Any:
         """A pointer to that many bytes, which nothing else of the segment takes."""
-        if size <= ON_STACK:
+        if count <= ON_STACK and not isinstance(count, Size):
             with self.builder.goto_entry_block():
-                small = self.builder.alloca(ir.ArrayType(I8, max(size, 1)))
+                small = self.builder.alloca(ir.ArrayType(I8, max(count, 1)))
             small.align, small.type = 16, POINTER
             self._allocated.append(small)
             return small
         pointer = self.at(self.scratch, self.scratch_bytes)
-        self.scratch_bytes += -(-size // ALIGNMENT) * ALIGNMENT
+        self.scratch_bytes += -(-count // ALIGNMENT) * ALIGNMENT
         self.most_scratch = max(self.most_scratch, self.scratch_bytes)
         self._allocated.append(pointer)
         return pointer
@@ -167,10 +176,10 @@ class Emitter:
         """Whether `allocate` gave it."""
         return any(pointer is one for one in self._allocated)
 
-    def copy(self, target: Any, source: Any, size: int) -> None:
+    def copy(self, target: Any, source: Any, count: int) -> None:
         """Copy bytes between places that do not overlap, or are the same."""
         move = declared(self.builder, "llvm.memmove.p0.p0.i64", ir.VoidType(), POINTER, POINTER, I64, I1)
-        self.builder.call(move, [target, source, integer(size), ir.Constant(I1, 0)])
+        self.builder.call(move, [target, source, self.size(count), ir.Constant(I1, 0)])
 
     # ---- arrays ----------------------------------------------------------------------------------------------------
 
@@ -195,18 +204,20 @@ class Emitter:
             if isinstance(i, ir.Constant):
                 fixed += i.constant * stride
             else:
-                part = b.mul(i, integer(stride), flags=("nsw",))
+                part = b.mul(i, self.size(stride), flags=("nsw",))
                 total = part if total is None else b.add(total, part, flags=("nsw",))
             stride *= extent
         if total is None:
-            return integer(fixed)
-        return b.add(total, integer(fixed), flags=("nsw",)) if fixed else total
+            return self.size(fixed)
+        return b.add(total, self.size(fixed), flags=("nsw",)) if fixed else total
 
     def constant(self, array: np.ndarray) -> Array:
         """An array that is known: a number, or a global constant of the module."""
         dtype = array.dtype
         if array.size == 1:
             return self.scalar(dtype, number(dtype, array.reshape(())[()]), array.shape)
+        if (general := self._of_any_extent(array)) is not None:
+            return general
         content = np.ascontiguousarray(array).tobytes()
         name = f"constant.{hashlib.sha256(content).hexdigest()[:16]}"
         known = self.builder.module.globals.get(name)
@@ -217,6 +228,22 @@ class Emitter:
             known.global_constant, known.linkage, known.align = True, "internal", ALIGNMENT
             known.type = POINTER
         return self.memory(dtype, array.shape, known)
+
+    def sized(self, shape: Shape) -> Shape:
+        """A shape with Sizes where extents vary."""
+        return tuple(self.extents.get(extent, extent) for extent in shape)
+
+    def _of_any_extent(self, array: np.ndarray) -> Array | None:
+        """A constant whose extents vary: one number everywhere, or the numbers from 0 on."""
+        shape = self.sized(array.shape)
+        if not any(isinstance(extent, Size) for extent in shape):
+            return None
+        first = array.flat[0]
+        if array.tobytes() == first.tobytes() * array.size:
+            return Array(array.dtype, shape, lambda _: number(array.dtype, first))
+        if array.dtype.kind in "iu" and array.ndim == 1 and (array == np.arange(len(array))).all():
+            return Array(array.dtype, shape, lambda index: cast(self.builder, index[0], _INDEX, array.dtype))
+        return None
 
     def in_memory(self, *arrays: Array) -> list[Array]:
         """The same arrays, each a scalar or in memory: those of one shape in one loop."""

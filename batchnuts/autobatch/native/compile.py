@@ -21,6 +21,10 @@ _PASSES = {"speed_level": 2, "loop_vectorization": True, "slp_vectorization": Tr
 _CODE_LEVEL = 2
 """Of the generation of instructions."""
 
+_DISABLE_LSR = "-disable-lsr"
+"""LLVM's loop strength reduction takes longer than all else where the places of arrays are read at run time, and gains
+nothing measurable in either kind of code."""
+
 _lock = threading.Lock()
 _ready = False
 
@@ -51,7 +55,9 @@ def _key(text: str) -> str:
     """The key of a module's machine code: what it depends on."""
     version = ".".join(map(str, llvm.llvm_version_info))
     processor = (llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
-    return digest_of("native", metadata.version("llvmlite"), version, *processor, str(_PASSES), str(_CODE_LEVEL), text)
+    return digest_of(
+        "native", metadata.version("llvmlite"), version, *processor, str(_PASSES), str(_CODE_LEVEL), _DISABLE_LSR, text
+    )
 
 
 def check() -> None:
@@ -88,13 +94,20 @@ class MachineCode:
             made: list[bytes] = []
             self._engine = llvm.create_mcjit_compiler(parsed, target)
             self._engine.set_object_cache(lambda _, code: made.append(code), lambda _: kept)
+            llvm.set_option("batchnuts", f"{_DISABLE_LSR}=1")  # of the whole process: Numba has the same LLVM
             self._engine.finalize_object()
+            llvm.set_option("batchnuts", f"{_DISABLE_LSR}=0")
         if entries is not None and key is not None and made:
             entries.put(key, made[0])
 
     def address(self, name: str) -> int:
         """Where a function is."""
         address: int = self._engine.get_function_address(name)
+        return address
+
+    def variable(self, name: str) -> int:
+        """Where a global variable is."""
+        address: int = self._engine.get_global_value_address(name)
         return address
 
     def function(self, name: str, *arguments: Any) -> Callable[..., None]:

@@ -11,7 +11,7 @@ are written back at its end. Jumps whose target is known are jumps; a return goe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +38,10 @@ from batchnuts.autobatch.native import expressions, scalars
 from batchnuts.autobatch.native.arrays import Array, Emitter, zeros
 from batchnuts.autobatch.native.context import Loaded
 from batchnuts.autobatch.native.layout import FAULT, PC, WAITING, Layout
+from batchnuts.autobatch.native.regions import Regions
 from batchnuts.autobatch.native.rounds import emit_serve
 from batchnuts.autobatch.native.segments import Segment, Segments, Wait, body_of
+from batchnuts.autobatch.native.sizes import Extents, complete_sizes
 from batchnuts.autobatch.native.types import DTYPES, I8, I32, I64, POINTER, integer
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
 
@@ -54,26 +56,42 @@ class Emitted:
     scratch_bytes: int
     faults: tuple[Fault, ...]
     """Lanes record number + 1."""
+    sizes: np.ndarray
+    """What the code reads in its table of sizes, int64."""
 
 
-def emit_program(program: Program, segments: Segments, layout: Layout, leaders: Mapping[str, str]) -> Emitted:
-    """The module of a lowered program. leaders: for each stack the one whose height is always its own."""
+def emit_program(
+    program: Program, segments: Segments, layout: Layout, leaders: Mapping[str, str], extents: Extents
+) -> Emitted:
+    """The module of a lowered program. leaders: for each stack the one whose height is always its own.
+
+    extents: that are read when it runs.
+    """
     module = ir.Module("batchnuts")
-    lane = _Lane(module, program, segments, layout, leaders)
+    lane = _Lane(module, program, segments, layout, leaders, extents)
     run_lanes = _emit_lanes(module, lane.function, segments.halted, layout)
     for number, segment in enumerate(segments.segments):
         if isinstance(segment.end, Wait):
             emit_serve(module, number, segment.end.op, program.var_defs, layout, run_lanes, segments.halted)
-    return Emitted(module, lane.scratch_bytes, tuple(lane.faults))
+    return Emitted(module, lane.scratch_bytes, tuple(lane.faults), complete_sizes(module))
 
 
 class _Lane:
     """Emits `run_lane`."""
 
     def __init__(
-        self, module: ir.Module, program: Program, segments: Segments, layout: Layout, leaders: Mapping[str, str]
+        self,
+        module: ir.Module,
+        program: Program,
+        segments: Segments,
+        layout: Layout,
+        leaders: Mapping[str, str],
+        extents: Extents,
     ) -> None:
         self.program = program
+        self.extents = extents
+        frames = [f"frames:{stack}" for stack in layout.frames]
+        self.regions = Regions(module, [*layout.fields, *layout.buffers, *frames]) if extents else None
         self.segments = segments
         self.layout = layout
         self.leaders = leaders
@@ -83,6 +101,7 @@ class _Lane:
         self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), RUN_LANE)
         self.function.linkage = "internal"
         self.function.attributes.add("nounwind")
+        self.function.attributes.add("noinline")  # or addresses of fields would be variables of the loop over lanes
         names = ("row", "frames", "buffers", "depth", "active", "shared", "scratch", "budget")
         for argument, name in zip(self.function.args, names):
             argument.name = name
@@ -114,11 +133,13 @@ class _Lane:
         b.store(b.load(self.counter, typ=I32), self.field(b, PC))
         b.ret_void()
 
-    def field(self, b: ir.IRBuilder, name: str) -> Any:
-        """A pointer to an entry of the lane."""
-        if name in self.layout.fields:
-            return b.gep(self.row, [integer(self.layout.fields[name][0])], inbounds=True, source_etype=I8)
-        return b.gep(self.buffers, [integer(self.layout.buffers[name][0])], inbounds=True, source_etype=I8)
+    def field(self, b: ir.IRBuilder, name: str, size: Callable[[int], Any] = integer) -> Any:
+        """A pointer to an entry of the lane. size: reads the place of one whose place varies."""
+        block, entries = (self.row, self.layout.fields)
+        if name not in entries:
+            block, entries = self.buffers, self.layout.buffers
+        pointer = b.gep(block, [size(entries[name][0])], inbounds=True, source_etype=I8)
+        return pointer if self.regions is None else self.regions.mark(pointer, name)
 
     def fault(self, fault: Fault) -> int:
         """The code under which lanes record it."""
@@ -135,7 +156,7 @@ class _Code:
         self.segment = segment
         self.types = lane.program.var_defs
         self.b = ir.IRBuilder(lane.blocks[number])
-        self.em = Emitter(self.b, lane.scratch)
+        self.em = Emitter(self.b, lane.scratch, lane.extents)
         self.values: dict[str, Array] = {}
         """Variables that were read or set."""
         self.rows: dict[str, Any] = {}
@@ -191,7 +212,7 @@ class _Code:
         """A variable's top frame as it stands."""
         if variable not in self.values:
             type_ = self.types[variable]
-            pointer = self.rows[variable] = self.lane.field(self.b, f"value:{variable}")
+            pointer = self.rows[variable] = self.lane.field(self.b, f"value:{variable}", self.em.size)
             self.values[variable] = self._loaded(np.dtype(type_.dtype), type_.shape, pointer)
         return self.values[variable]
 
@@ -217,7 +238,7 @@ class _Code:
                 continue
             arrays[variable] = array if owner is None else self._copied(array)
         for variable, array in arrays.items():
-            self.em.write(array, self.lane.field(self.b, f"value:{variable}"))
+            self.em.write(array, self.lane.field(self.b, f"value:{variable}", self.em.size))
 
     def _copied(self, array: Array) -> Array:
         pointer = self.em.allocate(array.bytes)
@@ -241,14 +262,15 @@ class _Code:
 
     def _frame(self, stack: str, height: Any) -> Any:
         b, (before, type_) = self.b, self.lane.layout.frames[stack]
-        size = type_.size * np.dtype(type_.dtype).itemsize
+        frame_bytes = type_.size * np.dtype(type_.dtype).itemsize
         depth = self.lane.depth
         self.em.require(
             lambda: b.icmp_unsigned("<=", b.sext(height, I64), depth), f"a frame outside of the stack of {stack}"
         )
-        first = b.mul(integer(before), b.add(self.lane.depth, integer(1)))
-        offset = b.add(first, b.mul(b.sext(height, I64), integer(size)))
-        return b.gep(self.lane.frames, [offset], inbounds=True, source_etype=I8)
+        first = b.mul(self.em.size(before), b.add(self.lane.depth, integer(1)))
+        offset = b.add(first, b.mul(b.sext(height, I64), self.em.size(frame_bytes)))
+        pointer = b.gep(self.lane.frames, [offset], inbounds=True, source_etype=I8)
+        return pointer if self.lane.regions is None else self.lane.regions.mark(pointer, f"frames:{stack}")
 
     def _popped(self, variable: str) -> Array:
         type_ = self.types[variable]
@@ -309,7 +331,7 @@ class _Code:
         """A shared array, which lies outside of all lanes."""
         number = self.lane.shared.index(shared)
         place = self.b.gep(self.lane.shared_pointers, [integer(number)], inbounds=True, source_etype=POINTER)
-        return self._loaded(shared.value.dtype, shared.value.shape, self.b.load(place, typ=POINTER))
+        return self._loaded(shared.value.dtype, self.em.sized(shared.value.shape), self.b.load(place, typ=POINTER))
 
     def _as_dtype(self, array: Array, dtype: np.dtype[Any]) -> Array:
         if array.dtype == dtype:
@@ -324,7 +346,7 @@ class _Code:
         buffer, value, index = self.value(op.buffer), self.value(op.value), self.value(op.index)
         i = scalars.cast(b, index.element(()), index.dtype, np.dtype("int64"))
         self._stop_unless(
-            b.icmp_unsigned("<", i, integer(buffer.shape[0])), Fault(FaultKind.ASSERTION, op.message, op.source)
+            b.icmp_unsigned("<", i, self.em.size(buffer.shape[0])), Fault(FaultKind.ASSERTION, op.message, op.source)
         )
         value = self._as_dtype(value, buffer.dtype)
         if value.pointer is not None and value.pointer is buffer.pointer:
@@ -341,7 +363,7 @@ class _Code:
                 if array.pointer is buffer.pointer and variable != op.buffer:
                     self.values[variable] = self._copied(array)
         row_bytes = buffer.bytes // buffer.shape[0] if buffer.shape[0] else 0
-        place = b.gep(target.pointer, [b.mul(i, integer(row_bytes))], inbounds=True, source_etype=I8)
+        place = b.gep(target.pointer, [b.mul(i, self.em.size(row_bytes))], inbounds=True, source_etype=I8)
         em.write(value, place)
         # another array: what was loaded before is no longer there
         self.set_value(op.var_out, em.memory(buffer.dtype, buffer.shape, target.pointer))

@@ -17,6 +17,7 @@ from batchnuts.autobatch.ir.expression import Argument, Constant, Expression, No
 from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.native import scalars
 from batchnuts.autobatch.native.arrays import Array, Element, Emitter, Index, broadcast, zeros
+from batchnuts.autobatch.native.sizes import sized_expression
 from batchnuts.autobatch.native.types import DTYPES, element_type, integer, is_float, number
 
 Rule = Callable[[Emitter, Node, list[Any]], list[Array]]
@@ -28,7 +29,7 @@ SUM = ("reassoc",)
 def emit(em: Emitter, expression: Expression, inputs: Sequence[Array]) -> list[Array]:
     """The results of an expression, each a scalar or in memory."""
     values = list(inputs)
-    for node in expression.nodes:
+    for node in sized_expression(expression, em.extents).nodes:
         values += emit_node(em, node, [_read(em, argument, values) for argument in node.arguments])
     return em.in_memory(*(_read(em, output, values) for output in expression.outputs))
 
@@ -167,8 +168,8 @@ def _parts_of_last_axis(em: Emitter, node: Node, arguments: list[Any]) -> list[A
 
 def _plus(em: Emitter, index: Element, number_: int) -> Element:
     if isinstance(index, ir.Constant):
-        return integer(index.constant + number_)
-    return em.builder.add(index, integer(number_), flags=("nsw",)) if number_ else index
+        return em.size(index.constant + number_)
+    return em.builder.add(index, em.size(number_), flags=("nsw",)) if number_ else index
 
 
 def _concatenate(em: Emitter, node: Node, arguments: list[Any]) -> list[Array]:
@@ -218,7 +219,7 @@ def _item(em: Emitter, node: Node, arguments: list[Any]) -> list[Array]:
                     own = (left.pop(0),) if part.shape else ()
                     place.append(_inside(em, part, part.element(own), extent))
                 case _:
-                    place.append(integer(part % extent))
+                    place.append(em.size(part % extent))
             axis += 1
         return array.element(tuple(place))
 
@@ -234,7 +235,7 @@ def _gather(em: Emitter, node: Node, arguments: list[Any]) -> list[Array]:
         if isinstance(indices, Array):
             chosen = _inside(em, indices, indices.element(index[axis : axis + rank]), array.shape[axis])
         else:
-            chosen = integer(indices % array.shape[axis])
+            chosen = em.size(indices % array.shape[axis])
         return array.element((*index[:axis], chosen, *index[axis + rank :]))
 
     return [_moved(em, node.types[0], compute)]
@@ -242,8 +243,8 @@ def _gather(em: Emitter, node: Node, arguments: list[Any]) -> list[Array]:
 
 def _times(em: Emitter, index: Element, number_: int) -> Element:
     if isinstance(index, ir.Constant):
-        return integer(index.constant * number_)
-    return em.builder.mul(index, integer(number_), flags=("nsw",)) if number_ != 1 else index
+        return em.size(index.constant * number_)
+    return em.builder.mul(index, em.size(number_), flags=("nsw",)) if number_ != 1 else index
 
 
 def _inside(em: Emitter, indices: Array, index: Element, extent: int) -> Element:
@@ -252,8 +253,8 @@ def _inside(em: Emitter, indices: Array, index: Element, extent: int) -> Element
     index = scalars.cast(b, index, indices.dtype, np.dtype("int64"))
     if isinstance(index, ir.Constant):
         return index
-    em.require(lambda: b.icmp_unsigned("<", index, integer(extent)), f"an index outside of {extent} elements")
-    last = integer(extent - 1)
+    em.require(lambda: b.icmp_unsigned("<", index, em.size(extent)), f"an index outside of {extent} elements")
+    last = em.size(extent - 1)
     return b.select(b.icmp_unsigned("<", index, last), index, last)
 
 
@@ -305,7 +306,7 @@ def _reduction(em: Emitter, node: Node, arguments: list[Any]) -> list[Array]:
             b.store(join(b, b.load(total, typ=element_type(dtype)), element), total)
         result = b.load(total, typ=element_type(dtype))
         if node.function == "mean":
-            result = b.fdiv(result, number(dtype, math.prod(reduced)))
+            result = b.fdiv(result, b.sitofp(em.size(math.prod(reduced)), element_type(dtype)))
         return result
 
     return [_at_once(em, type_, compute)]

@@ -18,6 +18,7 @@ import numpy as np
 
 from batchnuts.autobatch.ir.program import RETURN_ADDRESS, Program, VariableAllocation
 from batchnuts.autobatch.ir.tensor_type import TensorType
+from batchnuts.autobatch.native.sizes import Size
 
 PC, FAULT, WAITING = "pc", "fault", "waiting"
 INT32 = TensorType("int32")
@@ -68,14 +69,19 @@ def layout_of(program: Program, stored: tuple[str, ...], leaders: Mapping[str, s
     types = program.var_defs
     heights = {f"height:{leader}": INT32 for leader in (*dict.fromkeys(leaders.values()), RETURN_ADDRESS)}
     entries = {PC: INT32, FAULT: INT32, WAITING: INT32, **heights}
-    values = {f"value:{v}": types[v] for v in sorted(stored, key=lambda v: -_itemsize(types[v])) if v not in buffers}
+
+    # those whose size varies come last, so that the others have fixed places
+    def order(variable: str) -> tuple[bool, int]:
+        return isinstance(types[variable].size, Size), -_itemsize(types[variable])
+
+    values = {f"value:{v}": types[v] for v in sorted(stored, key=order) if v not in buffers}
     fields, row_bytes = _placed({**entries, **values})
     in_buffers, buffer_bytes = _placed({f"value:{v}": types[v] for v in stored if v in buffers})
     stacks = {v: types[v] for v, kind in program.var_alloc.items() if kind is VariableAllocation.FULL}
     stacks[RETURN_ADDRESS] = INT32
     frames: dict[str, tuple[int, TensorType]] = {}
     before = 0
-    for variable in sorted(stacks, key=lambda v: -_itemsize(stacks[v])):
+    for variable in sorted(stacks, key=lambda v: (-_itemsize(stacks[v]), isinstance(stacks[v].size, Size))):
         frames[variable] = (before, stacks[variable])
         before += stacks[variable].size * _itemsize(stacks[variable])
     return Layout(fields, row_bytes, in_buffers, buffer_bytes, frames, before)
@@ -87,7 +93,7 @@ def _placed(entries: Mapping[str, TensorType]) -> tuple[dict[str, tuple[int, Ten
     end = 0
     for name, type_ in entries.items():
         size = type_.size * _itemsize(type_)
-        at = _up(end, LINE if size >= LINE else _itemsize(type_))
+        at = _up(end, LINE if isinstance(size, Size) or size >= LINE else _itemsize(type_))
         fields[name] = (at, type_)
         end = at + size
     return fields, _up(end, LINE)

@@ -33,6 +33,7 @@ from batchnuts.autobatch.native.foreign import Foreign
 from batchnuts.autobatch.native.layout import FAULT, PC, WAITING, Layout, block_of, counters, layout_of
 from batchnuts.autobatch.native.rounds import Loop, serve_name
 from batchnuts.autobatch.native.segments import Wait, segments_of
+from batchnuts.autobatch.native.sizes import TABLE, Extents, extents_of, sized_program
 from batchnuts.autobatch.runtime.block_code import stack_leaders
 from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH
 from batchnuts.autobatch.runtime.machine import GROWTH, CostlyRuns, MachineCounts, ResumableMachine, State
@@ -59,28 +60,31 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 class NativeProgram:
     """A lowered program in machine code: the same for any number of lanes, and any depth of stacks."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, extents: Extents) -> None:
+        program = sized_program(program, extents)
         self.buffers = buffers_of(program)
         stacks = tuple(v for v, kind in program.var_alloc.items() if kind is VariableAllocation.FULL)
         leaders = stack_leaders(program, stacks)
         self.segments = segments_of(program)
         self.layout: Layout = layout_of(program, self.segments.stored, leaders, self.buffers)
-        emitted = emit_program(program, self.segments, self.layout, leaders)
+        emitted = emit_program(program, self.segments, self.layout, leaders, extents)
         self.faults = emitted.faults
         self.scratch_bytes = emitted.scratch_bytes
         self.text = str(emitted.module)
         self.code = MachineCode(emitted.module)
+        if len(emitted.sizes):
+            ctypes.memmove(self.code.variable(TABLE), emitted.sizes.ctypes.data, emitted.sizes.nbytes)
         self.run_lanes = self.code.function(RUN_LANES, ctypes.c_void_p)
 
 
-_programs: dict[int, NativeProgram] = {}
+_programs: dict[tuple[int, tuple[int, ...]], NativeProgram] = {}
 
 
-def native_program(program: Program) -> NativeProgram:
-    """A program's machine code, made once for as long as the program lives."""
-    key = id(program)
+def native_program(program: Program, varying: tuple[int, ...]) -> NativeProgram:
+    """A program's machine code, made once for as long as the program lives. varying: see `MachineOptions.extents`."""
+    key = (id(program), varying)
     if key not in _programs:
-        _programs[key] = NativeProgram(program)
+        _programs[key] = NativeProgram(program, extents_of(varying))
         weakref.finalize(program, _programs.pop, key, None)
     return _programs[key]
 
@@ -102,6 +106,7 @@ class NativeMachine(ResumableMachine):
         limit: int | None,
         identity: Identity | None = None,
         threads: int = 1,
+        extents: tuple[int, ...] = (),
     ) -> None:
         self.program = program
         self.backend = backend
@@ -110,7 +115,8 @@ class NativeMachine(ResumableMachine):
         self.limit = limit
         self.identity = identity
         self.threads = threads
-        self.native = native_program(program)
+        self.extents = extents
+        self.native = native_program(program, extents)
         self.shared = shared_arrays(program)
         self.foreign = {
             number: Foreign(segment.end.op, program.var_defs, backend, lanes, identity)
@@ -126,7 +132,8 @@ class NativeMachine(ResumableMachine):
     @override
     def with_stack_depth(self, stack_depth: int) -> NativeMachine:
         limit = self.limit and stack_depth
-        return NativeMachine(self.program, self.backend, self.lanes, stack_depth, limit, self.identity, self.threads)
+        others = (self.identity, self.threads, self.extents)
+        return NativeMachine(self.program, self.backend, self.lanes, stack_depth, limit, *others)
 
     # ---- states ----------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from batchnuts.autobatch.lru_cache import LruCache
 from batchnuts.autobatch.native.context import Context, Loaded
 from batchnuts.autobatch.native.functions import declared
 from batchnuts.autobatch.native.layout import PC, WAITING, Layout
+from batchnuts.autobatch.native.sizes import SizeReader
 from batchnuts.autobatch.native.types import I1, I8, I32, I64, POINTER, integer
 from batchnuts.autobatch.native.xla_call import MOST, TARGET, register
 
@@ -45,7 +46,7 @@ def emit_serve(
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER] * 3), serve_name(number))
     pointer, given, wanted = function.args
     b = ir.IRBuilder(function.append_basic_block("entry"))
-    context = Loaded(b, pointer)
+    context, size = Loaded(b, pointer), SizeReader(b)
     sizes = {v: types[v].size * np.dtype(types[v].dtype).itemsize for v in (*op.vars_out, *op.vars_in)}
 
     def arrays(pointers: Any, count: int) -> list[Any]:
@@ -57,13 +58,13 @@ def emit_serve(
 
     def field(lane: Any, name: str) -> Any:
         block, entries = (context.row, layout.fields) if name in layout.fields else (context.buffers_of, layout.buffers)
-        return b.gep(block(lane), [integer(entries[name][0])], inbounds=True, source_etype=I8)
+        return b.gep(block(lane), [size(entries[name][0])], inbounds=True, source_etype=I8)
 
-    def copy(target: Any, source: Any, size: int) -> None:
-        b.call(move, [target, source, integer(size), ir.Constant(I1, 0)])
+    def copy(target: Any, source: Any, count: int) -> None:
+        b.call(move, [target, source, size(count), ir.Constant(I1, 0)])
 
-    def row_of(array: Any, lane: Any, size: int) -> Any:
-        return b.gep(array, [b.mul(lane, integer(size))], inbounds=True, source_etype=I8)
+    def row_of(array: Any, lane: Any, count: int) -> Any:
+        return b.gep(array, [b.mul(lane, size(count))], inbounds=True, source_etype=I8)
 
     def scatter(lane: Any) -> None:
         waiting = field(lane, WAITING)
