@@ -42,6 +42,7 @@ from batchnuts.autobatch.language.pytree import flatten, hashable, map_leaves, u
 from batchnuts.autobatch.lru_cache import LruCache
 from batchnuts.autobatch.pipeline import CompiledFunction, compile_function
 from batchnuts.autobatch.profiling.profile import (
+    LaneNotes,
     MachineNotes,
     Profile,
     StacklessNotes,
@@ -179,8 +180,7 @@ class BatchedFunction(LaneFunction):
         began = time.perf_counter()
         if options.backend == AUTO and options.executor not in ("unbatched", "reference"):
             library = self._backend(inputs.types, options.mode, options.style, [args, kwargs])
-            if not collecting.get():  # what is profiled is the virtual machine
-                library = engine_on(library, options.mode, options.style, options.schedule, options.executor)
+            library = engine_on(library, options.mode, options.style, options.schedule, options.executor)
             options = replace(options, backend=library)
         arrays = options.arrays()
         compiled = self.compiled(inputs.types, arrays)
@@ -231,8 +231,8 @@ class BatchedFunction(LaneFunction):
         name, profiled = engine.info.name, bool(collecting.get())
         if reason := engine.refuses(compiled):
             raise OptionError(f"backend {name!r} cannot run {self.__name__}: {reason}")  # type: ignore[attr-defined]
-        # machines on one Backend are alike, whoever brings it; those that nothing compiles are made again
-        own = None if engine.info.profiles else name
+        # virtual machines on one Backend are alike, whoever brings it; those that nothing compiles are made again
+        own = None if engine.info.profiles and not engine.info.own_pace else name
         key = (own, hashable(inputs.types), arrays, inputs.lanes, schedule, limit, profiled)
         expected = None if limit else _expected_depth(compiled, inputs)
         machine = self._machines.get(key)
@@ -241,14 +241,15 @@ class BatchedFunction(LaneFunction):
             machine = engine.machine(compiled, arrays, inputs.lanes, machine_options)
         elif expected and machine.stack_depth is not None and machine.stack_depth < expected:
             machine = machine.with_stack_depth(expected)
-        notes = MachineNotes(began) if profiled and isinstance(machine, VirtualMachine) else None
-        run = None if notes is None else notes.run
+        notes: MachineNotes | LaneNotes | None = None
+        if profiled and engine.info.profiles:
+            notes = MachineNotes(began) if isinstance(machine, VirtualMachine) else LaneNotes(began)
+        run: Any = None if notes is None else notes.run
         machine, results = run_to_end(machine, inputs.leaves, grow=limit is None, run=run)
         if engine.info.resumes:
             self._machines.put(key, machine)
         if notes is not None:
-            assert isinstance(machine, VirtualMachine)
-            add_to_collecting(notes.profile(self.__name__, machine))  # type: ignore[attr-defined]
+            add_to_collecting(notes.profile(self.__name__, machine))  # type: ignore
         return results
 
     def compiled(self, types: tuple[Any, ...], backend: Backend) -> CompiledFunction:

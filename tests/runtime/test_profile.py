@@ -223,6 +223,31 @@ def test_recursion_is_the_same_under_xla() -> None:
     assert facts(profiled(fibonacci, LANES, backend="tensorflow", mode="xla")) == facts(profiled(fibonacci, LANES))
 
 
+@covering_by_default()
+def test_lanes_that_run_by_themselves_run_the_same_blocks(case: Case) -> None:
+    """In machine code: for as many lanes each, with as many frames; but for one lane at a time."""
+    pytest.importorskip("llvmlite")
+    run, together = (profiled(case.function, *case.inputs, backend=backend) for backend in ("native", "numpy"))
+    if {(b.label, b.kind) for b in run.blocks} != {(b.label, b.kind) for b in together.blocks}:
+        pytest.skip("compiled to other blocks where whole arrays are computed one by one")
+    assert {b.label: b.count.active for b in run.blocks} == {b.label: b.count.active for b in together.blocks}
+    assert {s.variable: s for s in run.stacks} == {s.variable: s for s in together.stacks}
+    assert run.call_depth == together.call_depth
+    for block in run.blocks:
+        assert block.count.executions <= block.count.active <= block.count.lanes_computed
+
+
+def test_what_is_evaluated_for_lanes_that_wait() -> None:
+    pytest.importorskip("llvmlite")
+    x, n = np.array([[1.0, 2.0], [0.0, 0.5], [-1.0, 1.0]]), np.array([0, 4, 2])
+    _, profile = declared_primitives.run(x, n, backend="native", profile=True)
+    _, expected = declared_primitives.run(x, n, backend="numpy", profile=True)
+    assert {k: v.active for k, v in profile.costly().items()} == {k: v.active for k, v in expected.costly().items()}
+    for count in profile.costly().values():
+        assert count.executions < count.active or count.active == 1, "for lanes that wait together"
+    assert profile.total.active == expected.total.active
+
+
 # ---- timelines ------------------------------------------------------------------------------------------------------
 
 

@@ -39,7 +39,7 @@ class EngineInfo:
     own_pace: bool = False
     """Whether each lane runs at its own pace, so that a machine of several costs hardly more than one for each."""
     profiles: bool = False
-    """Whether its machines count what a profile needs; then they are virtual machines."""
+    """Whether its machines count what a profile needs."""
     differentiates: bool = False
     """Whether log-densities are written in its array library: JAX's and TensorFlow's alone, so far."""
     gradients: str = ""

@@ -49,6 +49,7 @@ class NativeEngine(Engine):
         compiled_modes=("xla",),
         resumes=True,
         own_pace=True,
+        profiles=True,
         gradients="jax",
         keeps_programs=True,
     )
@@ -63,7 +64,7 @@ class NativeEngine(Engine):
 
         depth = options.stack_depth or options.expected_depth or FIRST_STACK_DEPTH
         threads = 1 if options.ends_early else processors()
-        others = (options.identity, threads, options.extents)
+        others = (options.identity, threads, options.extents, options.profiled)
         return NativeMachine(compiled.lowered, arrays, lanes, depth, options.stack_depth, *others)
 
     @override

@@ -257,8 +257,14 @@ class _Code:
         return self.heights[stack]
 
     def _move(self, stack: str, frames: int) -> None:
-        self.heights[stack] = self.b.add(self.height(stack), ir.Constant(I32, frames))
+        b = self.b
+        self.heights[stack] = height = b.add(self.height(stack), ir.Constant(I32, frames))
         self.moved.add(stack)
+        peak = f"peak:{stack}"
+        if frames > 0 and peak in self.lane.layout.fields:  # profiled
+            place = self.lane.field(b, peak)
+            highest = b.load(place, typ=I32)
+            b.store(b.select(b.icmp_signed(">", height, highest), height, highest), place)
 
     def _frame(self, stack: str, height: Any) -> Any:
         b, (before, type_) = self.b, self.lane.layout.frames[stack]

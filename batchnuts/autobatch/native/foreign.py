@@ -15,7 +15,10 @@ from batchnuts.autobatch.runtime.regions import one_lane
 
 
 class Foreign:
-    """One primitive at its place in a program, by a backend; types: of the program's variables."""
+    """One primitive at its place in a program, by a backend. types: of the program's variables.
+
+    in_loops: whether rounds may be made without Python.
+    """
 
     def __init__(
         self,
@@ -24,6 +27,7 @@ class Foreign:
         backend: Backend,
         lanes: int,
         identity: Identity | None = None,
+        in_loops: bool = True,
     ) -> None:
         self.op = op
         self.costly = op.function.costly
@@ -46,7 +50,7 @@ class Foreign:
         """Whether all lanes of a machine are computed, so that a compiled function has one shape."""
         function = self._with_shared(function)
         self._function = backend.compile(function) if self.all_at_once else function
-        self.loop = make_loop(function, op, types, lanes, backend, identity)
+        self.loop = make_loop(function, op, types, lanes, backend, identity) if in_loops else None
         """Rounds of the machine that are served without Python (rounds.py)."""
 
     def _with_shared(self, function: Callable[..., Any]) -> Callable[..., Any]:

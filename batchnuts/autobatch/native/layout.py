@@ -64,10 +64,21 @@ def _view(block: np.ndarray, offset: int, lanes: int, shape: tuple[int, ...], dt
     return np.ndarray((lanes, *shape), dtype, block, offset, (block.strides[0], *inner))
 
 
-def layout_of(program: Program, stored: tuple[str, ...], leaders: Mapping[str, str], buffers: frozenset[str]) -> Layout:
-    """The layout of a program. stored: the variables of a lane, `buffers` among them. leaders: see `stack_leaders`."""
+def layout_of(
+    program: Program,
+    stored: tuple[str, ...],
+    leaders: Mapping[str, str],
+    buffers: frozenset[str],
+    profiled: bool = False,
+) -> Layout:
+    """The layout of a program. stored: the variables of a lane, `buffers` among them. leaders: see `stack_leaders`.
+
+    profiled: whether rows also have the greatest height that each stack has had, `peak:v`.
+    """
     types = program.var_defs
-    heights = {f"height:{leader}": INT32 for leader in (*dict.fromkeys(leaders.values()), RETURN_ADDRESS)}
+    kinds = ("height", "peak") if profiled else ("height",)
+    stack_names = (*dict.fromkeys(leaders.values()), RETURN_ADDRESS)
+    heights = {f"{kind}:{leader}": INT32 for kind in kinds for leader in stack_names}
     entries = {PC: INT32, FAULT: INT32, WAITING: INT32, **heights}
 
     # those whose size varies come last, so that the others have fixed places

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -60,14 +60,15 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 class NativeProgram:
     """A lowered program in machine code: the same for any number of lanes, and any depth of stacks."""
 
-    def __init__(self, program: Program, extents: Extents) -> None:
+    def __init__(self, program: Program, extents: Extents, profiled: bool = False) -> None:
         program = sized_program(program, extents)
         self.buffers = buffers_of(program)
         stacks = tuple(v for v, kind in program.var_alloc.items() if kind is VariableAllocation.FULL)
         leaders = stack_leaders(program, stacks)
         self.segments = segments_of(program)
-        self.layout: Layout = layout_of(program, self.segments.stored, leaders, self.buffers)
+        self.layout: Layout = layout_of(program, self.segments.stored, leaders, self.buffers, profiled)
         emitted = emit_program(program, self.segments, self.layout, leaders, extents)
+        self.leaders = {v: leaders.get(v, v) for v in (*stacks, RETURN_ADDRESS)}
         self.faults = emitted.faults
         self.scratch_bytes = emitted.scratch_bytes
         self.text = str(emitted.module)
@@ -77,14 +78,14 @@ class NativeProgram:
         self.run_lanes = self.code.function(RUN_LANES, ctypes.c_void_p)
 
 
-_programs: dict[tuple[int, tuple[int, ...]], NativeProgram] = {}
+_programs: dict[tuple[int, tuple[int, ...], bool], NativeProgram] = {}
 
 
-def native_program(program: Program, varying: tuple[int, ...]) -> NativeProgram:
+def native_program(program: Program, varying: tuple[int, ...], profiled: bool) -> NativeProgram:
     """A program's machine code, made once for as long as the program lives. varying: see `MachineOptions.extents`."""
-    key = (id(program), varying)
+    key = (id(program), varying, profiled)
     if key not in _programs:
-        _programs[key] = NativeProgram(program, extents_of(varying))
+        _programs[key] = NativeProgram(program, extents_of(varying), profiled)
         weakref.finalize(program, _programs.pop, key, None)
     return _programs[key]
 
@@ -92,7 +93,8 @@ def native_program(program: Program, varying: tuple[int, ...]) -> NativeProgram:
 class NativeMachine(ResumableMachine):
     """A lowered program for a number of lanes. limit: of stacks, by the user; None: they grow from `stack_depth` on.
 
-    threads: that run lanes; 1 where whoever drives the machine has threads.
+    threads: that run lanes; 1 where whoever drives the machine has threads. profiled: whether states also have the
+    peaks of stacks, and all rounds are made from Python.
     """
 
     policy = None
@@ -107,6 +109,7 @@ class NativeMachine(ResumableMachine):
         identity: Identity | None = None,
         threads: int = 1,
         extents: tuple[int, ...] = (),
+        profiled: bool = False,
     ) -> None:
         self.program = program
         self.backend = backend
@@ -116,10 +119,14 @@ class NativeMachine(ResumableMachine):
         self.identity = identity
         self.threads = threads
         self.extents = extents
-        self.native = native_program(program, extents)
+        self.profiled = profiled
+        self.observe: Callable[[str, int, int, int], None] | None = None
+        """Called with each evaluation of a foreign primitive: its block, its segment, for how many lanes, and how many
+        computed."""
+        self.native = native_program(program, extents, profiled)
         self.shared = shared_arrays(program)
         self.foreign = {
-            number: Foreign(segment.end.op, program.var_defs, backend, lanes, identity)
+            number: Foreign(segment.end.op, program.var_defs, backend, lanes, identity, in_loops=not profiled)
             for number, segment in enumerate(self.native.segments.segments)
             if isinstance(segment.end, Wait)
         }
@@ -132,7 +139,7 @@ class NativeMachine(ResumableMachine):
     @override
     def with_stack_depth(self, stack_depth: int) -> NativeMachine:
         limit = self.limit and stack_depth
-        others = (self.identity, self.threads, self.extents)
+        others = (self.identity, self.threads, self.extents, self.profiled)
         return NativeMachine(self.program, self.backend, self.lanes, stack_depth, limit, *others)
 
     # ---- states ----------------------------------------------------------------------------------------------------
@@ -213,7 +220,7 @@ class NativeMachine(ResumableMachine):
                 if foreign.loop is not None and budget > 0 and self.count_live(state) > leave_at:
                     budget = self._loop(state, number, foreign, scratch, budget, leave_at)
                 else:
-                    self._serve(state, foreign, lanes)
+                    self._serve(state, number, foreign, lanes)
         return state
 
     def _loop(
@@ -297,7 +304,7 @@ class NativeMachine(ResumableMachine):
         state[WAITING][short] = 0
         return state
 
-    def _serve(self, state: State, foreign: Foreign, lanes: np.ndarray) -> None:
+    def _serve(self, state: State, number: int, foreign: Foreign, lanes: np.ndarray) -> None:
         def read(variable: str) -> np.ndarray:
             array: np.ndarray = state[f"value:{variable}"]
             return array
@@ -305,8 +312,11 @@ class NativeMachine(ResumableMachine):
         for variable, rows in foreign(lanes, read, lambda name: state[entry_of(name)]).items():
             state[f"value:{variable}"][lanes] = rows
         state[WAITING][lanes] = 0
+        computed = self.lanes if foreign.all_at_once else len(lanes)
+        if self.observe is not None:
+            self.observe(self.native.segments.segments[number].label, number, len(lanes), computed)
         if foreign.costly:
-            state["evaluated"] += self.lanes if foreign.all_at_once else len(lanes)
+            state["evaluated"] += computed
 
     @override
     def live(self, state: State) -> np.ndarray:
@@ -324,6 +334,15 @@ class NativeMachine(ResumableMachine):
     def counts(self, state: State) -> MachineCounts:
         useful = sum(int(state["active"][number]) for number, foreign in self.foreign.items() if foreign.costly)
         return MachineCounts(int(state["sweeps"]), CostlyRuns(useful, int(state["evaluated"])))
+
+    def block_runs(self, state: State) -> dict[str, int]:
+        """For how many lanes each block has begun."""
+        numbered = enumerate(self.native.segments.segments)
+        return {segment.label: int(state["active"][n]) for n, segment in numbered if segment.first}
+
+    def peaks(self, state: State) -> dict[str, int]:
+        """Of a profiled machine: the most frames that a lane had beneath the top, by stack."""
+        return {v: int(state[f"peak:{leader}"].max(initial=0)) for v, leader in self.native.leaders.items()}
 
     # ---- reading and changing --------------------------------------------------------------------------------------
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -124,11 +124,7 @@ class MachineNotes:
         executions, active = (backend.to_numpy(state[name]) for name in ("executions", "active"))
         blocks = [graph.block(label) for label in machine.schedule.order]
         gates = machine.schedule.gates
-        pushes, pops = Counter[str](), Counter[str]()
-        for block, lanes in zip(blocks, active):
-            pushed, popped = _pushes_and_pops(block)
-            pushes.update({v: n * int(lanes) for v, n in pushed.items()})
-            pops.update({v: n * int(lanes) for v, n in popped.items()})
+        pushes, pops = _pushes_and_pops_of(blocks, active)
         peaks = {v: int(backend.to_numpy(state[f"peak:{v}"]).max(initial=0)) for v in machine.code.stacks}
         return RunProfile(
             function=function,
@@ -147,10 +143,88 @@ class MachineNotes:
                 _block_profile(block, block.label in gates, Count(int(n), int(served), int(n) * machine.lanes))
                 for block, n, served in zip(blocks, executions, active)
             ),
-            stacks=tuple(
-                StackProfile(RETURN_ADDRESSES if v == RETURN_ADDRESS else v, pushes[v], pops[v], peak)
-                for v, peak in peaks.items()
-            ),
+            stacks=_stack_profiles(peaks, pushes, pops),
+            timeline=self.timeline.timeline(),
+        )
+
+
+class CountingMachine(Protocol):
+    """What a profile needs of a machine whose lanes run each at its own pace."""
+
+    program: Program
+    backend: Backend
+    lanes: int
+    observe: Callable[[str, int, int, int], None] | None
+    """Called with each evaluation of a primitive for several lanes: its block and its number, for how many lanes, and
+    how many were computed."""
+
+    def run(self, arguments: Any) -> State:
+        """The state after all lanes have halted."""
+
+    def block_runs(self, state: State) -> dict[str, int]:
+        """For how many lanes each block has begun."""
+
+    def peaks(self, state: State) -> dict[str, int]:
+        """The most frames that a lane had beneath the top, by stack."""
+
+
+class LaneNotes:
+    """Collects the profile of a run of such a machine. A block runs for one lane at a time; its timeline has the
+    evaluations of primitives for several lanes."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.attempts = 0
+        self.compile_seconds = 0.0
+
+    def run(self, machine: CountingMachine, arguments: Any) -> State:
+        """Run the machine."""
+        self.attempts += 1
+        self.evaluations: dict[str, dict[int, Count]] = {}
+        notes = self.timeline = _TimelineNotes()
+        index = {block.label: i for i, block in enumerate(machine.program.graph.blocks)}
+
+        def observe(label: str, number: int, lanes: int, computed: int) -> None:
+            counts = self.evaluations.setdefault(label, {})
+            counts[number] = counts.get(number, Count()) + Count(1, lanes, computed)
+            notes.add(np.array([[index[label], lanes]]))
+
+        started = time.perf_counter()
+        self.compile_seconds += started - self.began
+        machine.observe = observe
+        try:
+            self.state = machine.run(arguments)
+        finally:
+            machine.observe = None
+        self.began = time.perf_counter()
+        self.run_seconds = self.began - started
+        return self.state
+
+    def profile(self, function: str, machine: CountingMachine) -> RunProfile:
+        """The profile of the last attempt, which the machine made."""
+        runs, peaks, blocks = machine.block_runs(self.state), machine.peaks(self.state), machine.program.graph.blocks
+        pushes, pops = _pushes_and_pops_of(blocks, [runs[block.label] for block in blocks])
+
+        def count(block: Block) -> Count:
+            lanes = runs[block.label]
+            counts = self.evaluations.get(block.label, {}).values()
+            return max(counts, key=lambda count: count.executions, default=Count(lanes, lanes, lanes))
+
+        return RunProfile(
+            function=function,
+            executor="virtual_machine",
+            backend="native",
+            mode="xla",
+            schedule=None,
+            lanes=machine.lanes,
+            sweeps=int(self.state["sweeps"]),
+            stack_depth=None,
+            restarts=self.attempts - 1,
+            call_depth=peaks[RETURN_ADDRESS],
+            compile_seconds=self.compile_seconds,
+            run_seconds=self.run_seconds,
+            blocks=tuple(_block_profile(block, False, count(block)) for block in blocks),
+            stacks=_stack_profiles(peaks, pushes, pops),
             timeline=self.timeline.timeline(),
         )
 
@@ -229,6 +303,23 @@ def _kind(block: Block, gated: bool, costly: tuple[str, ...]) -> str:
     if isinstance(block.terminator, IndirectGotoOp):
         return "return"
     return "branch" if isinstance(block.terminator, BranchOp) else "plain"
+
+
+def _stack_profiles(peaks: dict[str, int], pushes: Counter[str], pops: Counter[str]) -> tuple[StackProfile, ...]:
+    return tuple(
+        StackProfile(RETURN_ADDRESSES if v == RETURN_ADDRESS else v, pushes[v], pops[v], peak)
+        for v, peak in peaks.items()
+    )
+
+
+def _pushes_and_pops_of(blocks: Sequence[Block], lanes: Iterable[int]) -> tuple[Counter[str], Counter[str]]:
+    """For each stack, how often it was pushed and popped by so many lanes of each block."""
+    pushes, pops = Counter[str](), Counter[str]()
+    for block, count in zip(blocks, lanes):
+        pushed, popped = _pushes_and_pops(block)
+        pushes.update({v: n * int(count) for v, n in pushed.items()})
+        pops.update({v: n * int(count) for v, n in popped.items()})
+    return pushes, pops
 
 
 def _pushes_and_pops(block: Block) -> tuple[Counter[str], Counter[str]]:
