@@ -57,8 +57,8 @@ def every_extent_varies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, boo
     def made(self: Any, compiled: Any, arrays: Any, lanes: int, options: Any) -> Any:
         return machine(self, compiled, arrays, lanes, replace(options, extents=all_extents(compiled)))
 
-    def begin(self: Any, program: Any, extents: Any) -> None:
-        begun(self, program, extents)
+    def begin(self: Any, program: Any, extents: Any, profiled: bool) -> None:
+        begun(self, program, extents, profiled)
         found.append((bool(extents), '@"sizes"' in self.text))
 
     monkeypatch.setattr(NativeEngine, "machine", made)
