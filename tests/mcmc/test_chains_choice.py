@@ -28,8 +28,9 @@ from batchnuts.mcmc.statistics.convergence import convergence
 from batchnuts.mcmc.warmup.windows import likely_transitions
 from batchnuts.settings.schema import SettingsError
 
-CHEAP = GradientTimes((1, 128), (1e-7, 3e-6), costly=False)
-COSTLY = GradientTimes((1, 128), (0.1, 12.8), costly=True)
+CHEAP_CHUNKS, COSTLY_CHUNKS = (256, 2, False), (128, 1, False)
+CHEAP = GradientTimes((1, 128), (1e-7, 3e-6), *CHEAP_CHUNKS)
+COSTLY = GradientTimes((1, 128), (0.1, 12.8), *COSTLY_CHUNKS)
 """A kernel dominates the one; the other takes twice as long for twice the lanes."""
 EXECUTION = ExecutionSettings.model_validate({"backend": "jax"})
 
@@ -55,6 +56,14 @@ def test_a_cheap_density_gets_more_chains_than_a_costly_one() -> None:
     for warmup in ("auto", 100):
         asked = sampler(warmup=warmup, ess_bulk=400.0)
         assert chosen(COSTLY, asked) < chosen(CHEAP, asked)
+
+
+def test_chains_that_run_at_their_own_pace_need_no_others() -> None:
+    """They share no sweep, whose cost many would divide; so fewer of them make more draws each, after one warmup."""
+    own_pace = GradientTimes((1, 128), (6e-7, 3e-6), 128, 1, own_pace=True)
+    asked = sampler(ess_bulk=4000.0, rhat=1.01)
+    assert chosen(own_pace, asked) < chosen(CHEAP, asked)
+    assert own_pace.of_all_chains(1024, 10, EXECUTION, 2) < 0.2 * CHEAP.of_all_chains(1024, 10, EXECUTION, 2)
 
 
 def test_more_cores_and_more_accuracy_ask_for_more_chains() -> None:
@@ -146,7 +155,7 @@ def test_numbers_fit_the_other_settings() -> None:
 
 
 def test_times_between_and_beyond_the_measured_widths() -> None:
-    times = GradientTimes((1, 16), (2.0, 17.0), costly=True)
+    times = GradientTimes((1, 16), (2.0, 17.0), *COSTLY_CHUNKS)
     assert [times.of(width) for width in (1, 2, 16, 32)] == [2.0, 3.0, 17.0, 34.0]
     of_128, of_256 = (times.of_all_chains(chains, 10, EXECUTION, 1) for chains in (128, 256))
     assert of_256 == pytest.approx(2 * of_128), "chunks of 128, one after another"
@@ -171,7 +180,7 @@ def test_times_are_kept_for_what_the_density_computes(tmp_path: Path, monkeypatc
 
     def fake(*_: Any) -> GradientTimes:
         measured.append(1)
-        return GradientTimes((1, 16), (1e-6 * len(measured), 2e-6), costly=False)
+        return GradientTimes((1, 16), (1e-6 * len(measured), 2e-6), *CHEAP_CHUNKS)
 
     monkeypatch.setattr(gradient_times, "time_gradients", fake)
 

@@ -1,8 +1,9 @@
 """How long a gradient of every chain takes, for any number of chains: from the density's own times at a few widths.
 
 The program that is timed evaluates the density and its gradient in every sweep, and does nothing else. NUTS takes more:
-a machine's sweep has a cost of its own, and one for each lane, which grows with the dimension. These were measured once
-(docs/results/chains.md) and are added here; to time NUTS itself, one would have to compile it for each width.
+a sweep of the virtual machine has a cost of its own, and each lane one that grows with the dimension; in machine code
+lanes alone have. These were measured once (docs/results/chains.md) and are added here; to time NUTS itself, one would
+have to compile it for each width.
 
 Times are of the processor, not of the clock: other programs of the machine do not count. They are kept on disk beside
 compiled programs, where the density is known by what it computes: so a second run is not timed, and chooses as the
@@ -26,7 +27,7 @@ from batchnuts.autobatch import batch
 from batchnuts.autobatch.machine import LaneProgram, engine_infos
 from batchnuts.disk_cache.folder import current
 from batchnuts.disk_cache.identity import digest_of, surroundings
-from batchnuts.mcmc.execution.chunk_plan import ALONE, COSTLY_CHUNK_LANES, COSTLY_WORK, MAX_WIDTH, divide
+from batchnuts.mcmc.execution.chunk_plan import COSTLY_WORK, MAX_WIDTH, chains_alone, divide, maximum_width
 from batchnuts.mcmc.execution.density_identity import density_identity
 from batchnuts.mcmc.execution.evaluation import Checked
 from batchnuts.mcmc.execution.lane_program import lane_program
@@ -47,11 +48,21 @@ REPEATS = 3
 BUDGET = 1.0
 """Seconds: a width at which the measurement would take longer than this is left out."""
 
-SWEEP = 50e-6
-"""Seconds of a sweep of NUTS beside the density."""
 
-LANE, COORDINATE = 1.5e-6, 0.005e-6
-"""Seconds of each lane in it, and of each coordinate of a lane's position."""
+@dataclass(frozen=True)
+class Beside:
+    """Seconds of a sweep of NUTS beside the density: of itself, of each lane, and of each of its coordinates."""
+
+    sweep: float
+    lane: float
+    coordinate: float
+
+
+IN_STEP = Beside(50e-6, 1.5e-6, 0.005e-6)
+"""Of machines whose lanes run blocks together."""
+
+OWN_PACE = Beside(0.0, 0.2e-6, 0.004e-6)
+"""Of machines whose lanes run each at its own pace. What a round takes is in the density's times."""
 
 MANY = 2**62
 """Evaluations: more than are ever made."""
@@ -64,8 +75,12 @@ class GradientTimes:
     widths: tuple[int, ...]
     """Numbers of lanes, ascending."""
     seconds: tuple[float, ...]
-    costly: bool
-    """Whether chunks are those of a costly density."""
+    width: int
+    """The maximum number of chains of a chunk."""
+    alone: int
+    """Up to how many chains of each thread run alone (chunk_plan.chains_alone)."""
+    own_pace: bool
+    """Whether lanes run each at its own pace."""
 
     def of(self, width: int) -> float:
         """Seconds at any width: linear between those measured, and in proportion to the width beyond the last."""
@@ -79,10 +94,9 @@ class GradientTimes:
 
         Chunks of a cheap density may be narrower than is assumed here, where a lane keeps much between blocks.
         """
-        width, alone = (COSTLY_CHUNK_LANES, 1) if self.costly else (MAX_WIDTH, ALONE)
-        chunking = divide(chains, execution, width, cores, alone)
-        lanes = chunking.lanes
-        sweep = SWEEP + (LANE + COORDINATE * dimension) * lanes + self.of(lanes)
+        chunking = divide(chains, execution, self.width, cores, self.alone)
+        lanes, beside = chunking.lanes, OWN_PACE if self.own_pace else IN_STEP
+        sweep = beside.sweep + (beside.lane + beside.coordinate * dimension) * lanes + self.of(lanes)
         return math.ceil(chunking.chunks / chunking.shards) * sweep
 
 
@@ -93,8 +107,9 @@ def gradient_times(
     entries, position = current(), checked.position
     key = None if entries is None else _key(model, density_library, checked, execution)
     if entries is not None and key is not None and (content := entries.get(key)) is not None:
-        parsed = json.loads(content)
-        return GradientTimes(tuple(parsed["widths"]), tuple(parsed["seconds"]), parsed["costly"])
+        parsed: dict[str, Any] = json.loads(content)
+        widths, seconds = tuple(parsed.pop("widths")), tuple(parsed.pop("seconds"))
+        return GradientTimes(widths, seconds, **parsed)
     times = time_gradients(value_and_gradient(model, density_library), position, execution)
     if entries is not None and key is not None:
         entries.put(key, json.dumps(asdict(times)).encode())
@@ -108,7 +123,7 @@ def _key(model: Model, density_library: DensityLibrary, checked: Checked, execut
         return None
     packages = [f"{name} {version(name)}" for name in ("batchnuts", *engine_infos()[density_library.backend].packages)]
     engine_and_mode = execution.backend, execution.expert.mode
-    return digest_of("times of a gradient", density, repr((engine_and_mode, WIDTHS)), *packages, surroundings())
+    return digest_of("times of a gradient, 2", density, repr((engine_and_mode, WIDTHS)), *packages, surroundings())
 
 
 def time_gradients(
@@ -137,7 +152,11 @@ def time_gradients(
         if seconds and REPEATS * seconds[-1] * lanes / WIDTHS[len(seconds) - 1] > BUDGET:
             break
         seconds.append(_of_a_sweep(program, arguments(lanes)))
-    return GradientTimes(WIDTHS[: len(seconds)], tuple(seconds), program.costly_work > COSTLY_WORK)
+    own_pace = program.engine.info.own_pace
+    width = maximum_width(program)  # where lanes run blocks together, those of NUTS keep more than these here
+    if not own_pace and program.costly_work <= COSTLY_WORK:
+        width = MAX_WIDTH
+    return GradientTimes(WIDTHS[: len(seconds)], tuple(seconds), width, chains_alone(program), own_pace)
 
 
 def _of_a_sweep(program: LaneProgram, arguments: tuple[Any, ...]) -> float:
