@@ -48,9 +48,20 @@ OF_ITS_OWN = ("created_at", "config", "compile_time", "warmup_time", "sampling_t
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With a run that nothing has interrupted, and compiled programs."""
-    folder = tmp_path_factory.mktemp("resumed")
+    return with_a_whole_run(tmp_path_factory.mktemp("resumed"), CONFIG)
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of a run in machine code, with more gradients for each draw, for it computes them faster."""
+    pytest.importorskip("llvmlite")
+    config = CONFIG.replace("backend: jax", "backend: native").replace("seed: 3", "seed: 3, leapfrogs_per_leaf: 40")
+    return with_a_whole_run(tmp_path_factory.mktemp("native"), config)
+
+
+def with_a_whole_run(folder: Path, config: str) -> Path:
     bucket_in(folder)
-    (folder / "run.yaml").write_text(CONFIG)
+    (folder / "run.yaml").write_text(config)
     run("--config", "run.yaml", "--quiet", cwd=folder)
     assert not (folder / "whole.nc.checkpoint").exists()
     return folder
@@ -136,16 +147,19 @@ def kill_again_and_again(folder: Path, output: str, kills: int, seed: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("output", "kills", "seed"),
+    ("run_in", "output", "kills", "seed"),
     [
-        ("two.zarr", 2, 2),
-        pytest.param("five.nc", 5, 3, marks=pytest.mark.slow),
-        pytest.param("five.zarr", 5, 2, marks=pytest.mark.slow),
-        pytest.param(f"{OBJECTS}/five.zarr", 5, 2, marks=pytest.mark.slow),
+        ("native", "two.zarr", 2, 2),
+        pytest.param("native", "five.nc", 5, 3, marks=pytest.mark.slow),
+        pytest.param("native", "five.zarr", 5, 2, marks=pytest.mark.slow),
+        pytest.param("folder", "five.nc", 5, 3, marks=pytest.mark.slow),
+        pytest.param("folder", "five.zarr", 5, 2, marks=pytest.mark.slow),
+        pytest.param("folder", f"{OBJECTS}/five.zarr", 5, 2, marks=pytest.mark.slow),
     ],
 )
-def test_kills_change_nothing(folder: Path, output: str, kills: int, seed: int) -> None:
+def test_kills_change_nothing(request: pytest.FixtureRequest, run_in: str, output: str, kills: int, seed: int) -> None:
     """Seed 3 ends processes that have just started, too."""
+    folder: Path = request.getfixturevalue(run_in)
     output = output.format(folder)
     kill_again_and_again(folder, output, kills, seed)
     assert_same_run(folder / "whole.nc", folder / output.removeprefix("objects://"))
