@@ -21,9 +21,10 @@ _MANTISSA = {4: 23, 8: 52}
 _BIAS = {4: 127, 8: 1023}
 _LN2 = {4: (0.693359375, -2.12194440e-4), 8: (6.93147180369123816490e-01, 1.90821492927058770002e-10)}
 """The logarithm of 2 in two parts; a product of the first with an exponent is exact."""
-_FUSED = ("contract",)
+ROUNDED_TO = 1.5 * 2.0**52
+"""A sum of a double with it is an integer plus it, of which the lowest bits are that integer's."""
+FUSED = ("contract",)
 """Of polynomials: a product and a sum may be rounded once."""
-
 
 C_FUNCTIONS = tuple(
     name.replace("_r", "") + suffix + "_r" * name.endswith("_r")
@@ -54,19 +55,21 @@ def called(b: ir.IRBuilder, name: str, dtype: Dtype, *x: Element) -> Element:
     return b.call(declared(b, name + "f" * (dtype.itemsize == 4), type_, *[type_] * len(x)), x)
 
 
-def _bits(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
+def bits(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
+    """The bits of a float as an integer."""
     return b.bitcast(x, ir.IntType(8 * dtype.itemsize))
 
 
-def _whole(dtype: Dtype, value: int) -> ir.Constant:
+def whole(dtype: Dtype, value: int) -> ir.Constant:
+    """An integer as wide as a float."""
     return ir.Constant(ir.IntType(8 * dtype.itemsize), value)
 
 
-def _polynomial(b: ir.IRBuilder, dtype: Dtype, x: Element, coefficients: list[float]) -> Element:
+def polynomial(b: ir.IRBuilder, dtype: Dtype, x: Element, coefficients: list[float]) -> Element:
     """The sum of coefficients times powers of x, the highest first (Horner's scheme)."""
     total: Element = number(dtype, coefficients[0])
     for coefficient in coefficients[1:]:
-        total = b.fadd(b.fmul(total, x, flags=_FUSED), number(dtype, coefficient), flags=_FUSED)
+        total = b.fadd(b.fmul(total, x, flags=FUSED), number(dtype, coefficient), flags=FUSED)
     return total
 
 
@@ -77,9 +80,9 @@ def _clipped(b: ir.IRBuilder, dtype: Dtype, x: Element, low: float, high: float)
     return b.select(b.fcmp_ordered(">", x, high_), high_, x)
 
 
-def _power_of_two(b: ir.IRBuilder, dtype: Dtype, exponent: Element) -> Element:
+def power_of_two(b: ir.IRBuilder, dtype: Dtype, exponent: Element) -> Element:
     """2^exponent of an integer, where that is a normal number."""
-    shifted = b.shl(b.add(exponent, _whole(dtype, _BIAS[dtype.itemsize])), _whole(dtype, _MANTISSA[dtype.itemsize]))
+    shifted = b.shl(b.add(exponent, whole(dtype, _BIAS[dtype.itemsize])), whole(dtype, _MANTISSA[dtype.itemsize]))
     return b.bitcast(shifted, element_type(dtype))
 
 
@@ -91,7 +94,7 @@ def _reduced(b: ir.IRBuilder, dtype: Dtype, x: Element) -> tuple[Element, Elemen
     return b.fptosi(k, ir.IntType(8 * dtype.itemsize)), r
 
 
-def _exponential_terms(dtype: Dtype, first: int) -> list[float]:
+def exponential_terms(dtype: Dtype, first: int) -> list[float]:
     """1/n! from the last term on that counts for |r| <= ln(2)/2 to `first`: the remainder is below u/16."""
     last = 7 if dtype.itemsize == 4 else 13
     return [1 / math.factorial(n) for n in range(last, first - 1, -1)]
@@ -108,9 +111,9 @@ def exp(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
     is_nan, given = _number_or_zero(b, dtype, x)
     low, high = (-104.0, 89.0) if dtype.itemsize == 4 else (-746.0, 710.0)
     k, r = _reduced(b, dtype, _clipped(b, dtype, given, low, high))
-    half = b.ashr(k, _whole(dtype, 1))
-    scaled = b.fmul(_polynomial(b, dtype, r, _exponential_terms(dtype, 0)), _power_of_two(b, dtype, half))
-    return b.select(is_nan, x, b.fmul(scaled, _power_of_two(b, dtype, b.sub(k, half))))
+    half = b.ashr(k, whole(dtype, 1))
+    scaled = b.fmul(polynomial(b, dtype, r, exponential_terms(dtype, 0)), power_of_two(b, dtype, half))
+    return b.select(is_nan, x, b.fmul(scaled, power_of_two(b, dtype, b.sub(k, half))))
 
 
 def expm1(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
@@ -118,27 +121,26 @@ def expm1(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
     is_nan, given = _number_or_zero(b, dtype, x)
     k, r = _reduced(b, dtype, _clipped(b, dtype, given, -40.0, 40.0))
     square = b.fmul(r, r)
-    less_one = b.fadd(r, b.fmul(square, _polynomial(b, dtype, r, _exponential_terms(dtype, 2))))
-    power = _power_of_two(b, dtype, k)
+    less_one = b.fadd(r, b.fmul(square, polynomial(b, dtype, r, exponential_terms(dtype, 2))))
+    power = power_of_two(b, dtype, k)
     small = b.fadd(b.fmul(power, less_one), b.fsub(power, number(dtype, 1)))
     small = b.select(b.fcmp_ordered("==", x, number(dtype, 0)), x, small)  # -0
     large = b.fcmp_ordered(">", x, number(dtype, 40.0))
     return b.select(is_nan, x, b.select(large, exp(b, dtype, given), small))
 
 
-def _exponent_and_mantissa(b: ir.IRBuilder, dtype: Dtype, x: Element) -> tuple[Element, Element]:
+def exponent_and_mantissa(b: ir.IRBuilder, dtype: Dtype, x: Element) -> tuple[Element, Element]:
     """(k, m) with x = 2^k m and m in [sqrt(1/2), sqrt(2)); of a positive number, subnormal ones too. k is a float."""
-    bits, mantissa = 8 * dtype.itemsize, _MANTISSA[dtype.itemsize]
+    mantissa = _MANTISSA[dtype.itemsize]
     small = b.fcmp_ordered("<", x, number(dtype, np.finfo(dtype).tiny))
     x = b.select(small, b.fmul(x, number(dtype, 2.0**mantissa)), x)
-    pattern = _bits(b, dtype, x)
+    pattern = bits(b, dtype, x)
     # what is added makes the exponent's field grow by one from sqrt(2) on
     root = int(np.array(math.sqrt(0.5), dtype).view(f"u{dtype.itemsize}"))
-    moved = b.sub(pattern, _whole(dtype, root))
-    k = b.ashr(moved, _whole(dtype, mantissa))
-    m = b.bitcast(b.sub(pattern, b.shl(k, _whole(dtype, mantissa))), element_type(dtype))
-    k = b.sub(k, b.select(small, _whole(dtype, mantissa), _whole(dtype, 0)))
-    assert bits in (32, 64)
+    moved = b.sub(pattern, whole(dtype, root))
+    k = b.ashr(moved, whole(dtype, mantissa))
+    m = b.bitcast(b.sub(pattern, b.shl(k, whole(dtype, mantissa))), element_type(dtype))
+    k = b.sub(k, b.select(small, whole(dtype, mantissa), whole(dtype, 0)))
     return b.sitofp(k, element_type(dtype)), m
 
 
@@ -151,7 +153,7 @@ def _log_of_parts(b: ir.IRBuilder, dtype: Dtype, k: Element, f: Element, correct
     s = b.fdiv(f, b.fadd(number(dtype, 2), f))
     z = b.fmul(s, s)
     terms = 5 if dtype.itemsize == 4 else 11
-    r = b.fmul(z, _polynomial(b, dtype, z, [2 / (2 * n + 1) for n in range(terms, 0, -1)]))
+    r = b.fmul(z, polynomial(b, dtype, z, [2 / (2 * n + 1) for n in range(terms, 0, -1)]))
     half = b.fmul(number(dtype, 0.5), b.fmul(f, f))
     rest = b.fadd(b.fmul(s, b.fadd(half, r)), b.fmul(k, number(dtype, low)))
     if correction is not None:
@@ -169,7 +171,7 @@ def _at_the_ends_of_log(b: ir.IRBuilder, dtype: Dtype, x: Element, result: Eleme
 
 def log(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
     """k ln 2 + log(m)."""
-    k, m = _exponent_and_mantissa(b, dtype, x)
+    k, m = exponent_and_mantissa(b, dtype, x)
     result = _log_of_parts(b, dtype, k, b.fsub(m, number(dtype, 1)))
     return _at_the_ends_of_log(b, dtype, x, result, 0.0)
 
@@ -178,7 +180,7 @@ def log1p(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
     """log of u = 1 + x, with what rounding u has lost; where u is in the middle interval, of x itself."""
     one, zero = number(dtype, 1), number(dtype, 0)
     u = b.fadd(one, x)
-    k, m = _exponent_and_mantissa(b, dtype, u)
+    k, m = exponent_and_mantissa(b, dtype, u)
     in_middle = b.fcmp_ordered("==", k, zero)
     f = b.select(in_middle, x, b.fsub(m, one))
     above = b.fcmp_ordered(">", x, one)
@@ -235,7 +237,7 @@ def erfinv(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
     total: Element = b.select(near, number(dtype, _NEAR[0]), number(dtype, _FAR[0]))
     for near_term, far_term in zip(_NEAR[1:], _FAR[1:], strict=True):
         term = b.select(near, number(dtype, near_term), number(dtype, far_term))
-        total = b.fadd(b.fmul(total, v, flags=_FUSED), term, flags=_FUSED)
+        total = b.fadd(b.fmul(total, v, flags=FUSED), term, flags=FUSED)
     result = b.fmul(total, x)
     size = intrinsic(b, "fabs", dtype, x)
     if dtype.itemsize == 8:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from batchnuts.autobatch.native import functions
+from batchnuts.autobatch.native import functions, trigonometry
 from batchnuts.autobatch.native.types import element_type, is_float, is_signed, number
 
 Element = Any
@@ -212,11 +212,11 @@ RULES: dict[str, Rule] = {
     "sigmoid": functions.sigmoid,
     "softplus": functions.softplus,
     "tanh": functions.tanh,
-    "erfinv": functions.erfinv,
-    "sin": lambda b, dtype, x: functions.called(b, "sin", dtype, x),
-    "cos": lambda b, dtype, x: functions.called(b, "cos", dtype, x),
-    "tan": lambda b, dtype, x: functions.called(b, "tan", dtype, x),
+    "sin": trigonometry.sin,
+    "cos": trigonometry.cos,
+    "tan": trigonometry.tan,
     "erf": lambda b, dtype, x: functions.called(b, "erf", dtype, x),
+    "erfinv": functions.erfinv,
     "gammaln": functions.gammaln,
 }
 """What is computed of each element; the result of a comparison and of `is...` is i1."""
