@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from batchnuts.autobatch.native.types import I32, POINTER, element_type, is_signed, number
+from batchnuts.autobatch.native.types import element_type, is_signed, number
 
 Element = Any
 Dtype = np.dtype[Any]
@@ -28,10 +28,11 @@ FUSED = ("contract",)
 
 C_FUNCTIONS = tuple(
     name.replace("_r", "") + suffix + "_r" * name.endswith("_r")
-    for name in ("fmod", "pow", "sin", "cos", "tan", "erf", "erfc", "lgamma_r")
+    for name in ("fmod", "pow", "sin", "cos", "tan", "lgamma_r")
     for suffix in ("", "f")
 )
-"""What is called in the C library. A function that is not there would end the process when code is loaded."""
+"""What is called in the C library, all but fmod and pow for rare arguments. A function that is not there would end the
+process when code is loaded."""
 
 
 def declared(b: ir.IRBuilder, name: str, result: ir.Type, *arguments: ir.Type) -> ir.Function:
@@ -71,6 +72,13 @@ def polynomial(b: ir.IRBuilder, dtype: Dtype, x: Element, coefficients: list[flo
     for coefficient in coefficients[1:]:
         total = b.fadd(b.fmul(total, x, flags=FUSED), number(dtype, coefficient), flags=FUSED)
     return total
+
+
+def polynomial_in_halves(b: ir.IRBuilder, dtype: Dtype, x: Element, coefficients: list[float]) -> Element:
+    """The same, of even and odd powers apart: a processor computes both at a time. For long polynomials."""
+    square = b.fmul(x, x)
+    odd = polynomial(b, dtype, square, coefficients[-2::-2][::-1])
+    return b.fadd(b.fmul(odd, x, flags=FUSED), polynomial(b, dtype, square, coefficients[::-2][::-1]), flags=FUSED)
 
 
 def _clipped(b: ir.IRBuilder, dtype: Dtype, x: Element, low: float, high: float) -> Element:
@@ -144,8 +152,10 @@ def exponent_and_mantissa(b: ir.IRBuilder, dtype: Dtype, x: Element) -> tuple[El
     return b.sitofp(k, element_type(dtype)), m
 
 
-def _log_of_parts(b: ir.IRBuilder, dtype: Dtype, k: Element, f: Element, correction: Element | None = None) -> Element:
-    """k ln 2 + log(1 + f) + correction for 1 + f in [sqrt(1/2), sqrt(2)].
+def parts_of_log(
+    b: ir.IRBuilder, dtype: Dtype, k: Element, f: Element, correction: Element | None = None
+) -> tuple[Element, Element]:
+    """(h, r) with h + (f - r) = k ln 2 + log(1 + f) + correction, for 1 + f in [sqrt(1/2), sqrt(2)]; h is exact.
 
     With s = f/(2 + f): log(1 + f) = f - f^2/2 + s (f^2/2 + R), R = 2/3 s^2 + 2/5 s^4 + ...
     """
@@ -158,7 +168,7 @@ def _log_of_parts(b: ir.IRBuilder, dtype: Dtype, k: Element, f: Element, correct
     rest = b.fadd(b.fmul(s, b.fadd(half, r)), b.fmul(k, number(dtype, low)))
     if correction is not None:
         rest = b.fadd(rest, correction)
-    return b.fsub(b.fmul(k, number(dtype, high)), b.fsub(b.fsub(half, rest), f))
+    return b.fmul(k, number(dtype, high)), b.fsub(half, rest)
 
 
 def _at_the_ends_of_log(b: ir.IRBuilder, dtype: Dtype, x: Element, result: Element, zero: float) -> Element:
@@ -172,7 +182,9 @@ def _at_the_ends_of_log(b: ir.IRBuilder, dtype: Dtype, x: Element, result: Eleme
 def log(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
     """k ln 2 + log(m)."""
     k, m = exponent_and_mantissa(b, dtype, x)
-    result = _log_of_parts(b, dtype, k, b.fsub(m, number(dtype, 1)))
+    f = b.fsub(m, number(dtype, 1))
+    high, rest = parts_of_log(b, dtype, k, f)
+    result = b.fsub(high, b.fsub(rest, f))
     return _at_the_ends_of_log(b, dtype, x, result, 0.0)
 
 
@@ -185,7 +197,8 @@ def log1p(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
     f = b.select(in_middle, x, b.fsub(m, one))
     above = b.fcmp_ordered(">", x, one)
     lost = b.fdiv(b.select(above, b.fsub(one, b.fsub(u, x)), b.fsub(x, b.fsub(u, one))), u)
-    result = _log_of_parts(b, dtype, k, f, b.select(in_middle, zero, lost))
+    high, rest = parts_of_log(b, dtype, k, f, b.select(in_middle, zero, lost))
+    result = b.fsub(high, b.fsub(rest, f))
     result = b.select(b.fcmp_ordered("==", x, zero), x, result)  # -0
     return _at_the_ends_of_log(b, dtype, x, result, -1.0)
 
@@ -218,62 +231,6 @@ def tanh(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
     size = _clipped(b, dtype, intrinsic(b, "fabs", dtype, x), 0.0, 20.0)
     t = expm1(b, dtype, b.fadd(size, size))
     return intrinsic(b, "copysign", dtype, b.fdiv(t, b.fadd(t, number(dtype, 2))), x)
-
-
-# M. Giles, Approximating the erfinv function, GPU Computing Gems (2011), table 5: single precision
-_NEAR = [2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087]
-_NEAR += [-0.00125372503, -0.00417768164, 0.246640727, 1.50140941]
-_FAR = [-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773]
-_FAR += [-0.0076224613, 0.00943887047, 1.00167406, 2.83297682]
-
-
-def erfinv(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
-    """In single precision the cited polynomials of w = -log(1 - x^2); in double, from there two steps of Halley's."""
-    one = number(dtype, 1)
-    w = b.fneg(log(b, dtype, b.fmul(b.fsub(one, x), b.fadd(one, x))))  # exact beside the ends, as x^2 is not
-    root = intrinsic(b, "sqrt", dtype, w)
-    near = b.fcmp_ordered("<", w, number(dtype, 5))
-    v = b.select(near, b.fsub(w, number(dtype, 2.5)), b.fsub(root, number(dtype, 3)))
-    total: Element = b.select(near, number(dtype, _NEAR[0]), number(dtype, _FAR[0]))
-    for near_term, far_term in zip(_NEAR[1:], _FAR[1:], strict=True):
-        term = b.select(near, number(dtype, near_term), number(dtype, far_term))
-        total = b.fadd(b.fmul(total, v, flags=FUSED), term, flags=FUSED)
-    result = b.fmul(total, x)
-    size = intrinsic(b, "fabs", dtype, x)
-    if dtype.itemsize == 8:
-        result = _refined(b, dtype, size, b.fmul(total, size), w)
-        result = intrinsic(b, "copysign", dtype, result, x)
-    at_end = b.fcmp_ordered("==", size, one)
-    result = b.select(at_end, intrinsic(b, "copysign", dtype, number(dtype, np.inf), x), result)
-    return b.select(b.fcmp_ordered("<=", size, one), result, number(dtype, np.nan))
-
-
-def _refined(b: ir.IRBuilder, dtype: Dtype, size: Element, start: Element, w: Element) -> Element:
-    """The solution z of erfc(z) = 1 - size near `start`, or where the polynomials end near its asymptote."""
-    one = number(dtype, 1)
-    rest = b.fsub(one, size)
-    wide = b.fcmp_ordered(">", w, number(dtype, 16))
-    # erfc(z) ~ exp(-z^2) / (z sqrt(pi)), solved once
-    square = b.fneg(log(b, dtype, b.fmul(rest, number(dtype, math.sqrt(math.pi)))))
-    square = b.fsub(square, b.fmul(number(dtype, 0.5), log(b, dtype, square)))
-    z = b.select(wide, intrinsic(b, "sqrt", dtype, square), start)
-    for _ in range(2):
-        # erf(z) - size, of the smaller of both
-        below = b.fsub(called(b, "erf", dtype, z), size)
-        above = b.fsub(rest, called(b, "erfc", dtype, z))
-        error = b.select(b.fcmp_ordered("<", size, number(dtype, 0.5)), below, above)
-        slope = b.fmul(number(dtype, 2 / math.sqrt(math.pi)), exp(b, dtype, b.fneg(b.fmul(z, z))))
-        step = b.fdiv(error, slope)
-        z = b.fsub(z, b.fdiv(step, b.fadd(one, b.fmul(z, step))))
-    return z
-
-
-def gammaln(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
-    """The C library's, of which one gives the sign apart and so can be called by threads."""
-    with b.goto_entry_block():
-        sign = b.alloca(I32)
-    type_ = element_type(dtype)
-    return b.call(declared(b, "lgamma" + "f" * (dtype.itemsize == 4) + "_r", type_, type_, POINTER), [x, sign])
 
 
 def integer_power(b: ir.IRBuilder, dtype: Dtype, x: Element, y: Element) -> Element:

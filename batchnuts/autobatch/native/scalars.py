@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from batchnuts.autobatch.native import functions, trigonometry
+from batchnuts.autobatch.native import functions, special_functions, trigonometry
 from batchnuts.autobatch.native.types import element_type, is_float, is_signed, number
 
 Element = Any
@@ -215,9 +215,9 @@ RULES: dict[str, Rule] = {
     "sin": trigonometry.sin,
     "cos": trigonometry.cos,
     "tan": trigonometry.tan,
-    "erf": lambda b, dtype, x: functions.called(b, "erf", dtype, x),
-    "erfinv": functions.erfinv,
-    "gammaln": functions.gammaln,
+    "erf": special_functions.erf,
+    "erfinv": special_functions.erfinv,
+    "gammaln": special_functions.gammaln,
 }
 """What is computed of each element; the result of a comparison and of `is...` is i1."""
 
