@@ -16,14 +16,15 @@ from batchnuts.autobatch.language.libraries.numpy import NUMPY
 from batchnuts.autobatch.native import scalars
 from batchnuts.autobatch.native.arrays import Emitter
 from batchnuts.autobatch.native.compile import MachineCode
-from batchnuts.autobatch.native.types import POINTER
+from batchnuts.autobatch.native.types import POINTER, number
 
 COUNT = 4096
 
 
 @functools.cache
-def compiled(name: str, dtypes: tuple[str, ...], result: str) -> Callable[..., np.ndarray]:
-    """The function of arrays [COUNT], in a loop that LLVM may vectorize; `cast` and `bitcast` go to `result`."""
+def compiled(name: str, dtypes: tuple[str, ...], result: str, *constants: float) -> Callable[..., np.ndarray]:
+    """The function of arrays [COUNT] and constants, in a loop that LLVM may vectorize; `cast` and `bitcast` go to
+    `result`."""
     module = ir.Module(name)
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER] * (len(dtypes) + 1)), "f")
     b = ir.IRBuilder(function.append_basic_block("entry"))
@@ -37,7 +38,8 @@ def compiled(name: str, dtypes: tuple[str, ...], result: str) -> Callable[..., n
         if name in ("cast", "bitcast"):
             element = getattr(scalars, name)(b, elements[0], np.dtype(dtypes[0]), np.dtype(result))
         else:
-            element = scalars.RULES[name](b, np.dtype(dtypes[0]), *elements)
+            known = [number(np.dtype(dtypes[0]), value) for value in constants]
+            element = scalars.RULES[name](b, np.dtype(dtypes[0]), *elements, *known)
         em.store(element, em.at(function.args[-1], em.offset((i,), (COUNT,), np.dtype(result))))
     b.ret_void()
     code = MachineCode(module)
@@ -177,6 +179,45 @@ def test_a_rare_argument_changes_no_other_element(name: str, rare: float, dtype:
     found = compiled(name, (dtype,), dtype)(np.where(is_rare, rare, x))
     np.testing.assert_array_equal(found[~is_rare], usual[~is_rare])
     np.testing.assert_allclose(found[is_rare], getattr(NUMPY, name)(rare), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 0.01), ("float64", 0.8)])
+def test_powers(dtype: str, bound: float) -> None:
+    """Bases of all sizes and beside 1, with exponents for which the result is finite; subnormal results."""
+    rng = np.random.default_rng(8)
+    largest = float(np.log(np.finfo(dtype).max))
+    sizes = of_all_sizes(dtype, 200, rng).astype(float)
+    x = np.concatenate([sizes, 1 + sizes[sizes < 0.4], rng.uniform(0.68, 1.45, 300), rng.uniform(0, 20, 300)])
+    x = x.astype(dtype).astype(float)
+    x = x[(x != 1) & (x > 0)]
+    y = rng.uniform(-1.1, 1, x.shape) * largest / np.abs(np.log(x)) * rng.choice([1, 1e-2], x.shape)
+    y = np.where(np.log(x) * y > largest, -y, y)
+    x, y = x.astype(dtype), y.astype(dtype)
+    found = compiled("power", (dtype, dtype), dtype)(x, y)
+    exponents = iter(y)
+    error = units(found, x, lambda v: v ** mpmath.mpf(float(next(exponents))))
+    assert error.max() <= bound + 0.5, (x[error.argmax()], y[error.argmax()], found[error.argmax()])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_powers_that_are_numbers_of_the_dtype_are_exact(dtype: str) -> None:
+    x, y = (a.ravel() for a in np.meshgrid(np.arange(-200, 200), np.arange(12)))
+    exact = np.array([int(a) ** int(n) for a, n in zip(x, y, strict=True)], object)
+    there = np.abs(exact) < 2 ** (np.finfo(dtype).nmant + 1)
+    x, y, exact = x[there][:COUNT], y[there][:COUNT], exact[there][:COUNT]
+    found = compiled("power", (dtype, dtype), dtype)(x.astype(dtype), y.astype(dtype))
+    np.testing.assert_array_equal(found, exact.astype(dtype))
+
+
+@pytest.mark.parametrize("exponent", [1.0, 2.0, 3.0, -1.0, 0.5])
+def test_powers_with_a_known_exponent(exponent: float) -> None:
+    """As those with one that is not known, zeros and infinities too."""
+    x = np.array([*ENDS, 3.0, 7.1])
+    expected = compiled("power", ("float64", "float64"), "float64")(x, np.full(x.shape, exponent))
+    found = compiled("power", ("float64",), "float64", exponent)(x)
+    np.testing.assert_allclose(found, expected, rtol=2 * np.finfo(float).eps)
+    there = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(found[there]), np.signbit(expected[there]))
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 3.0), ("float64", 3.0)])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from batchnuts.autobatch.native.types import element_type, is_signed, number
+from batchnuts.autobatch.native.types import element_type, number
 
 Element = Any
 Dtype = np.dtype[Any]
@@ -28,10 +28,10 @@ FUSED = ("contract",)
 
 C_FUNCTIONS = tuple(
     name.replace("_r", "") + suffix + "_r" * name.endswith("_r")
-    for name in ("fmod", "pow", "sin", "cos", "tan", "lgamma_r")
+    for name in ("fmod", "sin", "cos", "tan", "lgamma_r")
     for suffix in ("", "f")
 )
-"""What is called in the C library, all but fmod and pow for rare arguments. A function that is not there would end the
+"""What is called in the C library, all but fmod for rare arguments alone. A function that is not there would end the
 process when code is loaded."""
 
 
@@ -231,30 +231,3 @@ def tanh(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
     size = _clipped(b, dtype, intrinsic(b, "fabs", dtype, x), 0.0, 20.0)
     t = expm1(b, dtype, b.fadd(size, size))
     return intrinsic(b, "copysign", dtype, b.fdiv(t, b.fadd(t, number(dtype, 2))), x)
-
-
-def integer_power(b: ir.IRBuilder, dtype: Dtype, x: Element, y: Element) -> Element:
-    """By squaring; the exponent is not negative."""
-    type_ = element_type(dtype)
-    name = f"power.{dtype.name}"
-    function = b.module.globals.get(name)
-    if function is None:
-        function = ir.Function(b.module, ir.FunctionType(type_, [type_, type_]), name)
-        function.linkage = "internal"
-        entry, head, body, end = (function.append_basic_block(n) for n in ("entry", "head", "body", "end"))
-        ir.IRBuilder(entry).branch(head)
-        inner = ir.IRBuilder(head)
-        result, base, left = (inner.phi(type_) for _ in range(3))
-        zero, one = number(dtype, 0), number(dtype, 1)
-        more = inner.icmp_signed(">", left, zero) if is_signed(dtype) else inner.icmp_unsigned(">", left, zero)
-        inner.cbranch(more, body, end)
-        inner.position_at_end(body)
-        odd = inner.icmp_unsigned("!=", inner.and_(left, one), zero)
-        new = inner.select(odd, inner.mul(result, base), result)
-        square, rest = inner.mul(base, base), inner.lshr(left, one)
-        inner.branch(head)
-        for phi, first, later in ((result, one, new), (base, function.args[0], square), (left, function.args[1], rest)):
-            phi.add_incoming(first, entry)
-            phi.add_incoming(later, body)
-        ir.IRBuilder(end).ret(result)
-    return b.call(function, [x, y])

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from batchnuts.autobatch.native import functions, special_functions, trigonometry
+from batchnuts.autobatch.native import functions, powers, special_functions, trigonometry
 from batchnuts.autobatch.native.types import element_type, is_float, is_signed, number
 
 Element = Any
@@ -144,9 +144,7 @@ def _remainder(b: ir.IRBuilder, dtype: np.dtype[Any], x: Element, y: Element) ->
 
 
 def _power(b: ir.IRBuilder, dtype: np.dtype[Any], x: Element, y: Element) -> Element:
-    if is_float(dtype):
-        return functions.called(b, "pow", dtype, x, y)
-    return functions.integer_power(b, dtype, x, y)
+    return powers.power(b, dtype, x, y) if is_float(dtype) else powers.integer_power(b, dtype, x, y)
 
 
 def _bitwise_not(b: ir.IRBuilder, dtype: np.dtype[Any], x: Element) -> Element:
