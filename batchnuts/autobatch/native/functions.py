@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from batchnuts.autobatch.native.types import I32, POINTER, element_type, is_signed, number
+from batchnuts.autobatch.native.types import element_type, number
 
 Element = Any
 Dtype = np.dtype[Any]
@@ -21,16 +21,18 @@ _MANTISSA = {4: 23, 8: 52}
 _BIAS = {4: 127, 8: 1023}
 _LN2 = {4: (0.693359375, -2.12194440e-4), 8: (6.93147180369123816490e-01, 1.90821492927058770002e-10)}
 """The logarithm of 2 in two parts; a product of the first with an exponent is exact."""
-_FUSED = ("contract",)
+ROUNDED_TO = 1.5 * 2.0**52
+"""A sum of a double with it is an integer plus it, of which the lowest bits are that integer's."""
+FUSED = ("contract",)
 """Of polynomials: a product and a sum may be rounded once."""
-
 
 C_FUNCTIONS = tuple(
     name.replace("_r", "") + suffix + "_r" * name.endswith("_r")
-    for name in ("fmod", "pow", "sin", "cos", "tan", "erf", "erfc", "lgamma_r")
+    for name in ("fmod", "sin", "cos", "tan", "lgamma_r")
     for suffix in ("", "f")
 )
-"""What is called in the C library. A function that is not there would end the process when code is loaded."""
+"""What is called in the C library, all but fmod for rare arguments alone. A function that is not there would end the
+process when code is loaded."""
 
 
 def declared(b: ir.IRBuilder, name: str, result: ir.Type, *arguments: ir.Type) -> ir.Function:
@@ -54,20 +56,29 @@ def called(b: ir.IRBuilder, name: str, dtype: Dtype, *x: Element) -> Element:
     return b.call(declared(b, name + "f" * (dtype.itemsize == 4), type_, *[type_] * len(x)), x)
 
 
-def _bits(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
+def bits(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
+    """The bits of a float as an integer."""
     return b.bitcast(x, ir.IntType(8 * dtype.itemsize))
 
 
-def _whole(dtype: Dtype, value: int) -> ir.Constant:
+def whole(dtype: Dtype, value: int) -> ir.Constant:
+    """An integer as wide as a float."""
     return ir.Constant(ir.IntType(8 * dtype.itemsize), value)
 
 
-def _polynomial(b: ir.IRBuilder, dtype: Dtype, x: Element, coefficients: list[float]) -> Element:
+def polynomial(b: ir.IRBuilder, dtype: Dtype, x: Element, coefficients: list[float]) -> Element:
     """The sum of coefficients times powers of x, the highest first (Horner's scheme)."""
     total: Element = number(dtype, coefficients[0])
     for coefficient in coefficients[1:]:
-        total = b.fadd(b.fmul(total, x, flags=_FUSED), number(dtype, coefficient), flags=_FUSED)
+        total = b.fadd(b.fmul(total, x, flags=FUSED), number(dtype, coefficient), flags=FUSED)
     return total
+
+
+def polynomial_in_halves(b: ir.IRBuilder, dtype: Dtype, x: Element, coefficients: list[float]) -> Element:
+    """The same, of even and odd powers apart: a processor computes both at a time. For long polynomials."""
+    square = b.fmul(x, x)
+    odd = polynomial(b, dtype, square, coefficients[-2::-2][::-1])
+    return b.fadd(b.fmul(odd, x, flags=FUSED), polynomial(b, dtype, square, coefficients[::-2][::-1]), flags=FUSED)
 
 
 def _clipped(b: ir.IRBuilder, dtype: Dtype, x: Element, low: float, high: float) -> Element:
@@ -77,9 +88,9 @@ def _clipped(b: ir.IRBuilder, dtype: Dtype, x: Element, low: float, high: float)
     return b.select(b.fcmp_ordered(">", x, high_), high_, x)
 
 
-def _power_of_two(b: ir.IRBuilder, dtype: Dtype, exponent: Element) -> Element:
+def power_of_two(b: ir.IRBuilder, dtype: Dtype, exponent: Element) -> Element:
     """2^exponent of an integer, where that is a normal number."""
-    shifted = b.shl(b.add(exponent, _whole(dtype, _BIAS[dtype.itemsize])), _whole(dtype, _MANTISSA[dtype.itemsize]))
+    shifted = b.shl(b.add(exponent, whole(dtype, _BIAS[dtype.itemsize])), whole(dtype, _MANTISSA[dtype.itemsize]))
     return b.bitcast(shifted, element_type(dtype))
 
 
@@ -91,7 +102,7 @@ def _reduced(b: ir.IRBuilder, dtype: Dtype, x: Element) -> tuple[Element, Elemen
     return b.fptosi(k, ir.IntType(8 * dtype.itemsize)), r
 
 
-def _exponential_terms(dtype: Dtype, first: int) -> list[float]:
+def exponential_terms(dtype: Dtype, first: int) -> list[float]:
     """1/n! from the last term on that counts for |r| <= ln(2)/2 to `first`: the remainder is below u/16."""
     last = 7 if dtype.itemsize == 4 else 13
     return [1 / math.factorial(n) for n in range(last, first - 1, -1)]
@@ -108,9 +119,9 @@ def exp(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
     is_nan, given = _number_or_zero(b, dtype, x)
     low, high = (-104.0, 89.0) if dtype.itemsize == 4 else (-746.0, 710.0)
     k, r = _reduced(b, dtype, _clipped(b, dtype, given, low, high))
-    half = b.ashr(k, _whole(dtype, 1))
-    scaled = b.fmul(_polynomial(b, dtype, r, _exponential_terms(dtype, 0)), _power_of_two(b, dtype, half))
-    return b.select(is_nan, x, b.fmul(scaled, _power_of_two(b, dtype, b.sub(k, half))))
+    half = b.ashr(k, whole(dtype, 1))
+    scaled = b.fmul(polynomial(b, dtype, r, exponential_terms(dtype, 0)), power_of_two(b, dtype, half))
+    return b.select(is_nan, x, b.fmul(scaled, power_of_two(b, dtype, b.sub(k, half))))
 
 
 def expm1(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
@@ -118,32 +129,33 @@ def expm1(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
     is_nan, given = _number_or_zero(b, dtype, x)
     k, r = _reduced(b, dtype, _clipped(b, dtype, given, -40.0, 40.0))
     square = b.fmul(r, r)
-    less_one = b.fadd(r, b.fmul(square, _polynomial(b, dtype, r, _exponential_terms(dtype, 2))))
-    power = _power_of_two(b, dtype, k)
+    less_one = b.fadd(r, b.fmul(square, polynomial(b, dtype, r, exponential_terms(dtype, 2))))
+    power = power_of_two(b, dtype, k)
     small = b.fadd(b.fmul(power, less_one), b.fsub(power, number(dtype, 1)))
     small = b.select(b.fcmp_ordered("==", x, number(dtype, 0)), x, small)  # -0
     large = b.fcmp_ordered(">", x, number(dtype, 40.0))
     return b.select(is_nan, x, b.select(large, exp(b, dtype, given), small))
 
 
-def _exponent_and_mantissa(b: ir.IRBuilder, dtype: Dtype, x: Element) -> tuple[Element, Element]:
+def exponent_and_mantissa(b: ir.IRBuilder, dtype: Dtype, x: Element) -> tuple[Element, Element]:
     """(k, m) with x = 2^k m and m in [sqrt(1/2), sqrt(2)); of a positive number, subnormal ones too. k is a float."""
-    bits, mantissa = 8 * dtype.itemsize, _MANTISSA[dtype.itemsize]
+    mantissa = _MANTISSA[dtype.itemsize]
     small = b.fcmp_ordered("<", x, number(dtype, np.finfo(dtype).tiny))
     x = b.select(small, b.fmul(x, number(dtype, 2.0**mantissa)), x)
-    pattern = _bits(b, dtype, x)
+    pattern = bits(b, dtype, x)
     # what is added makes the exponent's field grow by one from sqrt(2) on
     root = int(np.array(math.sqrt(0.5), dtype).view(f"u{dtype.itemsize}"))
-    moved = b.sub(pattern, _whole(dtype, root))
-    k = b.ashr(moved, _whole(dtype, mantissa))
-    m = b.bitcast(b.sub(pattern, b.shl(k, _whole(dtype, mantissa))), element_type(dtype))
-    k = b.sub(k, b.select(small, _whole(dtype, mantissa), _whole(dtype, 0)))
-    assert bits in (32, 64)
+    moved = b.sub(pattern, whole(dtype, root))
+    k = b.ashr(moved, whole(dtype, mantissa))
+    m = b.bitcast(b.sub(pattern, b.shl(k, whole(dtype, mantissa))), element_type(dtype))
+    k = b.sub(k, b.select(small, whole(dtype, mantissa), whole(dtype, 0)))
     return b.sitofp(k, element_type(dtype)), m
 
 
-def _log_of_parts(b: ir.IRBuilder, dtype: Dtype, k: Element, f: Element, correction: Element | None = None) -> Element:
-    """k ln 2 + log(1 + f) + correction for 1 + f in [sqrt(1/2), sqrt(2)].
+def parts_of_log(
+    b: ir.IRBuilder, dtype: Dtype, k: Element, f: Element, correction: Element | None = None
+) -> tuple[Element, Element]:
+    """(h, r) with h + (f - r) = k ln 2 + log(1 + f) + correction, for 1 + f in [sqrt(1/2), sqrt(2)]; h is exact.
 
     With s = f/(2 + f): log(1 + f) = f - f^2/2 + s (f^2/2 + R), R = 2/3 s^2 + 2/5 s^4 + ...
     """
@@ -151,12 +163,12 @@ def _log_of_parts(b: ir.IRBuilder, dtype: Dtype, k: Element, f: Element, correct
     s = b.fdiv(f, b.fadd(number(dtype, 2), f))
     z = b.fmul(s, s)
     terms = 5 if dtype.itemsize == 4 else 11
-    r = b.fmul(z, _polynomial(b, dtype, z, [2 / (2 * n + 1) for n in range(terms, 0, -1)]))
+    r = b.fmul(z, polynomial(b, dtype, z, [2 / (2 * n + 1) for n in range(terms, 0, -1)]))
     half = b.fmul(number(dtype, 0.5), b.fmul(f, f))
     rest = b.fadd(b.fmul(s, b.fadd(half, r)), b.fmul(k, number(dtype, low)))
     if correction is not None:
         rest = b.fadd(rest, correction)
-    return b.fsub(b.fmul(k, number(dtype, high)), b.fsub(b.fsub(half, rest), f))
+    return b.fmul(k, number(dtype, high)), b.fsub(half, rest)
 
 
 def _at_the_ends_of_log(b: ir.IRBuilder, dtype: Dtype, x: Element, result: Element, zero: float) -> Element:
@@ -169,8 +181,10 @@ def _at_the_ends_of_log(b: ir.IRBuilder, dtype: Dtype, x: Element, result: Eleme
 
 def log(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
     """k ln 2 + log(m)."""
-    k, m = _exponent_and_mantissa(b, dtype, x)
-    result = _log_of_parts(b, dtype, k, b.fsub(m, number(dtype, 1)))
+    k, m = exponent_and_mantissa(b, dtype, x)
+    f = b.fsub(m, number(dtype, 1))
+    high, rest = parts_of_log(b, dtype, k, f)
+    result = b.fsub(high, b.fsub(rest, f))
     return _at_the_ends_of_log(b, dtype, x, result, 0.0)
 
 
@@ -178,12 +192,13 @@ def log1p(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
     """log of u = 1 + x, with what rounding u has lost; where u is in the middle interval, of x itself."""
     one, zero = number(dtype, 1), number(dtype, 0)
     u = b.fadd(one, x)
-    k, m = _exponent_and_mantissa(b, dtype, u)
+    k, m = exponent_and_mantissa(b, dtype, u)
     in_middle = b.fcmp_ordered("==", k, zero)
     f = b.select(in_middle, x, b.fsub(m, one))
     above = b.fcmp_ordered(">", x, one)
     lost = b.fdiv(b.select(above, b.fsub(one, b.fsub(u, x)), b.fsub(x, b.fsub(u, one))), u)
-    result = _log_of_parts(b, dtype, k, f, b.select(in_middle, zero, lost))
+    high, rest = parts_of_log(b, dtype, k, f, b.select(in_middle, zero, lost))
+    result = b.fsub(high, b.fsub(rest, f))
     result = b.select(b.fcmp_ordered("==", x, zero), x, result)  # -0
     return _at_the_ends_of_log(b, dtype, x, result, -1.0)
 
@@ -216,86 +231,3 @@ def tanh(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
     size = _clipped(b, dtype, intrinsic(b, "fabs", dtype, x), 0.0, 20.0)
     t = expm1(b, dtype, b.fadd(size, size))
     return intrinsic(b, "copysign", dtype, b.fdiv(t, b.fadd(t, number(dtype, 2))), x)
-
-
-# M. Giles, Approximating the erfinv function, GPU Computing Gems (2011), table 5: single precision
-_NEAR = [2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087]
-_NEAR += [-0.00125372503, -0.00417768164, 0.246640727, 1.50140941]
-_FAR = [-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773]
-_FAR += [-0.0076224613, 0.00943887047, 1.00167406, 2.83297682]
-
-
-def erfinv(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
-    """In single precision the cited polynomials of w = -log(1 - x^2); in double, from there two steps of Halley's."""
-    one = number(dtype, 1)
-    w = b.fneg(log(b, dtype, b.fmul(b.fsub(one, x), b.fadd(one, x))))  # exact beside the ends, as x^2 is not
-    root = intrinsic(b, "sqrt", dtype, w)
-    near = b.fcmp_ordered("<", w, number(dtype, 5))
-    v = b.select(near, b.fsub(w, number(dtype, 2.5)), b.fsub(root, number(dtype, 3)))
-    total: Element = b.select(near, number(dtype, _NEAR[0]), number(dtype, _FAR[0]))
-    for near_term, far_term in zip(_NEAR[1:], _FAR[1:], strict=True):
-        term = b.select(near, number(dtype, near_term), number(dtype, far_term))
-        total = b.fadd(b.fmul(total, v, flags=_FUSED), term, flags=_FUSED)
-    result = b.fmul(total, x)
-    size = intrinsic(b, "fabs", dtype, x)
-    if dtype.itemsize == 8:
-        result = _refined(b, dtype, size, b.fmul(total, size), w)
-        result = intrinsic(b, "copysign", dtype, result, x)
-    at_end = b.fcmp_ordered("==", size, one)
-    result = b.select(at_end, intrinsic(b, "copysign", dtype, number(dtype, np.inf), x), result)
-    return b.select(b.fcmp_ordered("<=", size, one), result, number(dtype, np.nan))
-
-
-def _refined(b: ir.IRBuilder, dtype: Dtype, size: Element, start: Element, w: Element) -> Element:
-    """The solution z of erfc(z) = 1 - size near `start`, or where the polynomials end near its asymptote."""
-    one = number(dtype, 1)
-    rest = b.fsub(one, size)
-    wide = b.fcmp_ordered(">", w, number(dtype, 16))
-    # erfc(z) ~ exp(-z^2) / (z sqrt(pi)), solved once
-    square = b.fneg(log(b, dtype, b.fmul(rest, number(dtype, math.sqrt(math.pi)))))
-    square = b.fsub(square, b.fmul(number(dtype, 0.5), log(b, dtype, square)))
-    z = b.select(wide, intrinsic(b, "sqrt", dtype, square), start)
-    for _ in range(2):
-        # erf(z) - size, of the smaller of both
-        below = b.fsub(called(b, "erf", dtype, z), size)
-        above = b.fsub(rest, called(b, "erfc", dtype, z))
-        error = b.select(b.fcmp_ordered("<", size, number(dtype, 0.5)), below, above)
-        slope = b.fmul(number(dtype, 2 / math.sqrt(math.pi)), exp(b, dtype, b.fneg(b.fmul(z, z))))
-        step = b.fdiv(error, slope)
-        z = b.fsub(z, b.fdiv(step, b.fadd(one, b.fmul(z, step))))
-    return z
-
-
-def gammaln(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
-    """The C library's, of which one gives the sign apart and so can be called by threads."""
-    with b.goto_entry_block():
-        sign = b.alloca(I32)
-    type_ = element_type(dtype)
-    return b.call(declared(b, "lgamma" + "f" * (dtype.itemsize == 4) + "_r", type_, type_, POINTER), [x, sign])
-
-
-def integer_power(b: ir.IRBuilder, dtype: Dtype, x: Element, y: Element) -> Element:
-    """By squaring; the exponent is not negative."""
-    type_ = element_type(dtype)
-    name = f"power.{dtype.name}"
-    function = b.module.globals.get(name)
-    if function is None:
-        function = ir.Function(b.module, ir.FunctionType(type_, [type_, type_]), name)
-        function.linkage = "internal"
-        entry, head, body, end = (function.append_basic_block(n) for n in ("entry", "head", "body", "end"))
-        ir.IRBuilder(entry).branch(head)
-        inner = ir.IRBuilder(head)
-        result, base, left = (inner.phi(type_) for _ in range(3))
-        zero, one = number(dtype, 0), number(dtype, 1)
-        more = inner.icmp_signed(">", left, zero) if is_signed(dtype) else inner.icmp_unsigned(">", left, zero)
-        inner.cbranch(more, body, end)
-        inner.position_at_end(body)
-        odd = inner.icmp_unsigned("!=", inner.and_(left, one), zero)
-        new = inner.select(odd, inner.mul(result, base), result)
-        square, rest = inner.mul(base, base), inner.lshr(left, one)
-        inner.branch(head)
-        for phi, first, later in ((result, one, new), (base, function.args[0], square), (left, function.args[1], rest)):
-            phi.add_incoming(first, entry)
-            phi.add_incoming(later, body)
-        ir.IRBuilder(end).ret(result)
-    return b.call(function, [x, y])

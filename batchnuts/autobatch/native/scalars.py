@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from batchnuts.autobatch.native import functions
+from batchnuts.autobatch.native import functions, powers, special_functions, trigonometry
 from batchnuts.autobatch.native.types import element_type, is_float, is_signed, number
 
 Element = Any
@@ -144,9 +144,7 @@ def _remainder(b: ir.IRBuilder, dtype: np.dtype[Any], x: Element, y: Element) ->
 
 
 def _power(b: ir.IRBuilder, dtype: np.dtype[Any], x: Element, y: Element) -> Element:
-    if is_float(dtype):
-        return functions.called(b, "pow", dtype, x, y)
-    return functions.integer_power(b, dtype, x, y)
+    return powers.power(b, dtype, x, y) if is_float(dtype) else powers.integer_power(b, dtype, x, y)
 
 
 def _bitwise_not(b: ir.IRBuilder, dtype: np.dtype[Any], x: Element) -> Element:
@@ -212,12 +210,12 @@ RULES: dict[str, Rule] = {
     "sigmoid": functions.sigmoid,
     "softplus": functions.softplus,
     "tanh": functions.tanh,
-    "erfinv": functions.erfinv,
-    "sin": lambda b, dtype, x: functions.called(b, "sin", dtype, x),
-    "cos": lambda b, dtype, x: functions.called(b, "cos", dtype, x),
-    "tan": lambda b, dtype, x: functions.called(b, "tan", dtype, x),
-    "erf": lambda b, dtype, x: functions.called(b, "erf", dtype, x),
-    "gammaln": functions.gammaln,
+    "sin": trigonometry.sin,
+    "cos": trigonometry.cos,
+    "tan": trigonometry.tan,
+    "erf": special_functions.erf,
+    "erfinv": special_functions.erfinv,
+    "gammaln": special_functions.gammaln,
 }
 """What is computed of each element; the result of a comparison and of `is...` is i1."""
 
