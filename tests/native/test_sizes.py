@@ -51,18 +51,16 @@ def all_extents(compiled: CompiledFunction) -> tuple[int, ...]:
 @pytest.fixture
 def every_extent_varies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, bool]]:
     """Machines whose code reads all extents: whether each program has any, and whether its code reads sizes."""
-    machine, begun = NativeEngine.machine, NativeProgram.__init__
+    machine = NativeEngine.machine
     found: list[tuple[bool, bool]] = []
 
     def made(self: Any, compiled: Any, arrays: Any, lanes: int, options: Any) -> Any:
-        return machine(self, compiled, arrays, lanes, replace(options, extents=all_extents(compiled)))
-
-    def begin(self: Any, program: Any, extents: Any, profiled: bool) -> None:
-        begun(self, program, extents, profiled)
-        found.append((bool(extents), '@"sizes"' in self.text))
+        extents = all_extents(compiled)
+        own = machine(self, compiled, arrays, lanes, replace(options, extents=extents))
+        found.append((bool(extents), '@"sizes"' in own.native.text))
+        return own
 
     monkeypatch.setattr(NativeEngine, "machine", made)
-    monkeypatch.setattr(NativeProgram, "__init__", begin)
     return found
 
 
