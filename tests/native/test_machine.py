@@ -64,8 +64,10 @@ def test_stacks_grow_where_they_are() -> None:
     state = machine.run((n,))
     machine.check_faults(state)
     np.testing.assert_array_equal(program.result(machine, state), (n + 1) // 2)
-    frames = sum(int(state["active"][i]) for i, s in enumerate(machine.native.segments.segments) if s.first)
-    assert frames < 4 * (n + 2).sum(), "each level ran once"
+    _, profile = depth_of.run(n, profile=True, **NATIVE.options)
+    assert profile.total.active < 4 * (n + 2).sum(), "each level ran once"
+    (run,) = profile.runs
+    assert (run.restarts, run.call_depth) == (0, 60_001)
 
 
 @batch

@@ -42,10 +42,13 @@ from batchnuts.autobatch.native.regions import Regions
 from batchnuts.autobatch.native.rounds import emit_serve
 from batchnuts.autobatch.native.segments import Segment, Segments, Wait, body_of
 from batchnuts.autobatch.native.sizes import Extents, complete_sizes
-from batchnuts.autobatch.native.types import DTYPES, I8, I32, I64, POINTER, integer
+from batchnuts.autobatch.native.types import DTYPES, I8, I32, I64, POINTER, element_type, integer
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
 
 RUN_LANE, RUN_LANES = "run_lane", "run_lanes"
+
+MOST_REGISTERS = 16
+"""Scalars of a lane that are kept in registers while it runs; of more, LLVM would keep most in memory too."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ class _Lane:
         self.segments = segments
         self.layout = layout
         self.leaders = leaders
+        self.is_profiled = f"peak:{RETURN_ADDRESS}" in layout.fields
         self.faults: list[Fault] = []
         self.scratch_bytes = 0
         arguments = [POINTER, POINTER, POINTER, I64, POINTER, POINTER, POINTER, I64]
@@ -116,8 +120,9 @@ class _Lane:
         b = ir.IRBuilder(entry)
         self.counter = b.alloca(I32, name="counter")
         self.left = b.alloca(I64, name="left")
-        b.store(b.load(self.field(b, PC), typ=I32), self.counter)
+        b.store(b.load(self._in_row(b, PC), typ=I32), self.counter)
         b.store(budget, self.left)
+        self.registers = self._registers(b)
         b.branch(self.dispatch)
         self.blocks = [
             self.function.append_basic_block(f"{segment.label}.{number}" if not segment.first else segment.label)
@@ -130,11 +135,34 @@ class _Lane:
         for number, block in enumerate(self.blocks):
             table.add_case(number, block)
         b = ir.IRBuilder(self.leave)
+        for name, (register, type_) in self.registers.items():
+            b.store(b.load(register, typ=type_), self._in_row(b, name))
         b.store(b.load(self.counter, typ=I32), self.field(b, PC))
         b.ret_void()
 
+    def _registers(self, b: ir.IRBuilder) -> dict[str, tuple[Any, ir.Type]]:
+        """Where rows have few scalars: copies of them that LLVM keeps in registers, by name, with their types.
+
+        Between blocks that store to memory and load from there, each would wait for the last.
+        """
+        scalars = {
+            name: I8 if type_.dtype == "bool" else element_type(np.dtype(type_.dtype))
+            for name, (_, type_) in self.layout.fields.items()
+            if name.partition(":")[0] in ("value", "height") and type_.size == 1 and type_.dtype in DTYPES
+        }
+        if len(scalars) > MOST_REGISTERS:
+            return {}
+        registers = {name: (b.alloca(type_), type_) for name, type_ in scalars.items()}
+        for name, (register, type_) in registers.items():
+            register.type = POINTER
+            b.store(b.load(self._in_row(b, name), typ=type_), register)
+        return registers
+
     def field(self, b: ir.IRBuilder, name: str, size: Callable[[int], Any] = integer) -> Any:
         """A pointer to an entry of the lane. size: reads the place of one whose place varies."""
+        return self.registers[name][0] if name in self.registers else self._in_row(b, name, size)
+
+    def _in_row(self, b: ir.IRBuilder, name: str, size: Callable[[int], Any] = integer) -> Any:
         block, entries = (self.row, self.layout.fields)
         if name not in entries:
             block, entries = self.buffers, self.layout.buffers
@@ -170,9 +198,11 @@ class _Code:
         b, lane, segment = self.b, self.lane, self.segment
         if segment.first:
             self._spend()
-        place = b.gep(lane.active, [integer(self.number)], inbounds=True, source_etype=I64)
-        b.store(b.add(b.load(place, typ=I64), integer(1)), place)
         self._require_room()
+        costly = isinstance(segment.end, Wait) and segment.end.op.function.costly
+        if costly or lane.is_profiled:
+            place = b.gep(lane.active, [integer(self.number)], inbounds=True, source_etype=I64)
+            b.store(b.add(b.load(place, typ=I64), integer(1)), place)
         for op in segment.ops:
             match op:
                 case PrimOp():
@@ -261,7 +291,7 @@ class _Code:
         self.heights[stack] = height = b.add(self.height(stack), ir.Constant(I32, frames))
         self.moved.add(stack)
         peak = f"peak:{stack}"
-        if frames > 0 and peak in self.lane.layout.fields:  # profiled
+        if frames > 0 and peak in self.lane.layout.fields:
             place = self.lane.field(b, peak)
             highest = b.load(place, typ=I32)
             b.store(b.select(b.icmp_signed(">", height, highest), height, highest), place)

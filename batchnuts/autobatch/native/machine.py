@@ -1,7 +1,8 @@
 """The native machine: each lane runs through machine code of its own pace, and waits only for foreign primitives.
 
     state   rows, frames, buffers   uint8 [lanes, bytes]: what layout.py describes; other entries with lanes are views
-            active         int64 [segments]       how many lanes have begun each segment
+            active         int64 [segments]       how many lanes have begun each segment that ends in a costly
+                                                  primitive; of a profiled machine each segment
             evaluated      int64                  lanes for which costly primitives were computed
             sweeps         int64                  rounds: all lanes run until they wait, then those are served
             shared:a       [...]                  shared array a
@@ -336,7 +337,7 @@ class NativeMachine(ResumableMachine):
         return MachineCounts(int(state["sweeps"]), CostlyRuns(useful, int(state["evaluated"])))
 
     def block_runs(self, state: State) -> dict[str, int]:
-        """For how many lanes each block has begun."""
+        """Of a profiled machine: for how many lanes each block has begun."""
         numbered = enumerate(self.native.segments.segments)
         return {segment.label: int(state["active"][n]) for n, segment in numbered if segment.first}
 
