@@ -12,6 +12,7 @@ from typing import Literal, cast
 
 from pydantic import Field, model_validator
 
+from batchnuts.autobatch.machine import engine_infos
 from batchnuts.experiments.harness import config
 from batchnuts.experiments.samplers.task import Sampler
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, ExpertSettings
@@ -46,7 +47,7 @@ class OursOptions(ExpertSettings):
     @property
     def execution(self) -> ExecutionSettings:
         """The settings of a run; experiments measure how long compiling takes, so no programs are kept."""
-        left_out = {"mode"} if self.backend == "numpy" else set()  # NumPy has no modes
+        left_out = {"mode"} if len(engine_infos()[self.backend].modes) == 1 else set()  # rows have it all the same
         expert = self.model_dump(include=set(ExpertSettings.model_fields) - left_out)
         others = self.model_dump(include={"backend", "chunk_lanes", "max_stack_depth"})
         return ExecutionSettings.model_validate({**others, "cache": None, "expert": expert})

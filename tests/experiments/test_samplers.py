@@ -23,7 +23,7 @@ from sampler_tasks import (
     sample,
 )
 
-from batchnuts.experiments.samplers import leapfrog_limit, ours, tf_densities, tfp_unrolled
+from batchnuts.experiments.samplers import leapfrog_limit, ours, registry, tf_densities, tfp_unrolled
 from batchnuts.experiments.samplers.problems import TARGETS, Problem
 from batchnuts.experiments.samplers.sharding import chunks
 from batchnuts.experiments.samplers.task import MissingSampler
@@ -56,6 +56,14 @@ def test_the_density_that_tensorflow_differentiates_is_the_models(options: dict[
 def test_leapfrogs_of_full_trees(sampler: str, options: dict[str, Any], leapfrogs_per_leaf: int) -> None:
     outcome = assert_full_trees(sampler, options, leapfrogs_per_leaf)
     assert outcome.executed_gradients is not None
+
+
+@pytest.mark.parametrize("backend", ["native", "jax", "numpy"])
+def test_options_of_ours_as_rows_have_them(backend: str) -> None:
+    """With all their defaults, one that has no effect too."""
+    options = registry.OursOptions.model_validate({"backend": backend})
+    dumped = options.model_dump(exclude={"mode"} if backend == "numpy" else set())
+    assert registry.OursOptions.model_validate(dumped).execution == options.execution
 
 
 def test_the_reference_counts_leapfrogs_by_step() -> None:
