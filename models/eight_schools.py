@@ -46,7 +46,7 @@ def build_eight_schools(options: EightSchoolsOptions) -> Model:
     normal = 0.5 * math.log(2 * math.pi)
     # of y, mu and eta; of the half-Cauchy: log 2 - log(pi scale)
     constant = -np.sum(np.log(ERRORS)) - (len(EFFECTS) * 2 + 1) * normal - math.log(SCALE)
-    constant += math.log(2) - math.log(math.pi * SCALE)
+    constant = float(constant) + math.log(2) - math.log(math.pi * SCALE)
 
     def effects(values: dict[str, Any]) -> Any:
         return values["theta"] if centered else values["mu"] + values["tau"] * values["eta"]

@@ -241,6 +241,24 @@ def _gather(em: Emitter, node: Node, arguments: list[Any]) -> list[Array]:
     return [_moved(em, node.types[0], compute)]
 
 
+def _scatter_add(em: Emitter, node: Node, arguments: list[Any]) -> list[Array]:
+    array, indices, axis, extent = arguments
+    (type_,) = node.types
+    dtype, axis, b = _dtype(type_), axis % len(type_.shape), em.builder
+    pointer = em.allocate(max(type_.size * dtype.itemsize, 1))
+    with em.each(type_.shape) as index:
+        em.store(number(dtype, 0), em.at(pointer, em.offset(index, type_.shape, dtype)))
+    with em.loop(array.shape[axis]) as k:
+        chosen = _inside(em, indices, indices.element((k,)), extent)
+        with em.each((*type_.shape[:axis], *type_.shape[axis + 1 :])) as around:
+            term = array.element((*around[:axis], k, *around[axis:]))
+            place = em.at(pointer, em.offset((*around[:axis], chosen, *around[axis:]), type_.shape, dtype))
+            em.store(scalars.RULES["add"](b, dtype, em.load(place, dtype), term), place)
+    if type_.size == 1:
+        return [em.scalar(dtype, em.load(pointer, dtype), type_.shape)]
+    return [em.memory(dtype, type_.shape, pointer)]
+
+
 def _times(em: Emitter, index: Element, number_: int) -> Element:
     if isinstance(index, ir.Constant):
         return em.size(index.constant * number_)
@@ -411,6 +429,7 @@ RULES: dict[str, Rule] = {
     "stack": _stack,
     "item": _item,
     "gather": _gather,
+    "scatter_add": _scatter_add,
     **dict.fromkeys(("any", "all", "sum", "mean", "min", "max"), _reduction),
     "cumsum": _cumsum,
     "matmul": _matmul,

@@ -216,6 +216,7 @@ RULES: dict[str, Rule] = {
     "erf": special_functions.erf,
     "erfinv": special_functions.erfinv,
     "gammaln": special_functions.gammaln,
+    "digamma": special_functions.digamma,
 }
 """What is computed of each element; the result of a comparison and of `is...` is i1."""
 

@@ -1,4 +1,4 @@
-"""The error function, its inverse and the logarithm of the gamma function as LLVM's instructions, without branches.
+"""The error function, its inverse, the logarithm of the gamma function and digamma as LLVM's instructions, unbranched.
 
 Polynomials are minimax in the relative error of the function, fitted by Remez's algorithm with 50 digits, and rounded;
 the highest coefficient is first. Their errors before they are rounded are below 2^-27 (4 bytes) and 2^-55 (8 bytes).
@@ -20,9 +20,11 @@ from batchnuts.autobatch.native.functions import (
     intrinsic,
     log,
     parts_of_log,
+    polynomial,
     polynomial_in_halves,
 )
 from batchnuts.autobatch.native.rare_arguments import unless_within
+from batchnuts.autobatch.native.trigonometry import tan
 from batchnuts.autobatch.native.types import I32, POINTER, element_type, number
 
 Element = Any
@@ -225,6 +227,46 @@ _GAMMALN_FAR = {
     ],
 }
 """x times the remainder of Stirling's formula, in 1/x, from 5/2 on."""
+
+
+_SHIFT = {4: 6, 8: 12}
+"""Steps of the recurrence of digamma, after which the terms of its asymptotic series are below the unit of rounding."""
+_BERNOULLI = [1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12]
+"""B(2n)/2n of that series, n from 1 on (Abramowitz and Stegun, 6.3.18)."""
+
+
+def digamma(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:
+    """log(y) - 1/2y - sum of B(2n)/(2n y^2n) at y = x + m, and from there 1/x + ... + 1/(x + m - 1) less (6.3.6).
+
+    Below 1/2 by reflection, psi(1 - x) - pi / tan(pi x) (6.3.7). NaN at the poles of negative numbers and at
+    -infinity. Close to its zero at 1.46 the error is one of the terms, not of the sum.
+    """
+    zero, one, steps = number(dtype, 0), number(dtype, 1), _SHIFT[dtype.itemsize]
+    below = b.fcmp_ordered("<", x, number(dtype, 0.5))
+    given = b.select(below, b.fsub(one, x), x)
+    small = b.fcmp_ordered("<", given, number(dtype, steps))
+    less: Element = zero
+    for step in range(steps):
+        less = b.fadd(less, b.fdiv(one, b.fadd(given, number(dtype, step))))
+    y = b.select(small, b.fadd(given, number(dtype, steps)), given)
+    inverse = b.fdiv(one, y)
+    z = b.fmul(inverse, inverse)
+    terms = _BERNOULLI[: 4 if dtype.itemsize == 4 else 7]
+    series = b.fmul(z, polynomial(b, dtype, z, terms[::-1]))
+    result = b.fsub(b.fsub(log(b, dtype, y), b.fmul(number(dtype, 0.5), inverse)), series)
+    result = b.fsub(result, b.select(small, less, zero))
+    # tan has the period pi: of the fraction alone
+    fraction = b.fsub(x, intrinsic(b, "rint", dtype, x))
+    at_pole = b.and_(b.fcmp_ordered("==", fraction, zero), below)
+    angle = b.fmul(number(dtype, math.pi), fraction)
+    reflected = b.fsub(result, b.fdiv(number(dtype, math.pi), tan(b, dtype, angle)))
+    reflected = b.select(at_pole, number(dtype, np.nan), reflected)
+    result = b.select(below, reflected, result)
+    is_zero = b.fcmp_ordered("==", x, zero)
+    infinite = b.fneg(intrinsic(b, "copysign", dtype, number(dtype, np.inf), x))
+    result = b.select(is_zero, infinite, result)
+    largest = b.fcmp_ordered("==", x, number(dtype, np.inf))
+    return b.select(largest, x, result)
 
 
 def gammaln(b: ir.IRBuilder, dtype: Dtype, x: Element) -> Element:

@@ -70,8 +70,8 @@ def expression_of(primitive: Primitive, inputs: Types, outputs: Types) -> Expres
         return None
     try:
         recording.outputs = [_in_type(result, type_) for result, type_ in zip(results, outputs, strict=True)]
-        return folded(_expression(recording))
-    except _NotRecorded:
+        return folded(as_expression(recording))
+    except NotRecorded:
         return None
 
 
@@ -88,12 +88,12 @@ def expression_over_lanes(primitive: Primitive, inputs: Types, outputs: Types) -
             results = primitive.call(*arrays)
         of_one = (TensorType(type_.dtype, (1, *type_.shape)) for type_ in outputs)
         recording.outputs = [_in_type(result, type_) for result, type_ in zip(results, of_one, strict=True)]
-        return folded(_expression(recording))
+        return folded(as_expression(recording))
     except Exception:  # of a user's own functions too
         return None
 
 
-class _NotRecorded(Exception):
+class NotRecorded(Exception):
     """A value that no expression holds: an array that is too large or of another library, an object."""
 
 
@@ -101,17 +101,17 @@ def _in_type(value: Any, type_: TensorType) -> Any:
     """A result in its variable's type, which can have another dtype where it came from a literal."""
     if isinstance(value, Recorded):
         if value.static_shape != type_.shape:
-            raise _NotRecorded(value.static_shape)
+            raise NotRecorded(value.static_shape)
         return LIBRARY.cast(value, type_.dtype)
     if not isinstance(value, (np.ndarray, np.generic)) and not is_python_scalar(value):
-        raise _NotRecorded(value)  # of another library, whose functions are called again for each trace
+        raise NotRecorded(value)  # of another library, whose functions are called again for each trace
     array = np.asarray(value)
     if array.shape != type_.shape or array.dtype.kind not in "biufc":
-        raise _NotRecorded(value)
+        raise NotRecorded(value)
     return array.astype(type_.dtype)
 
 
-def _expression(recording: Recording) -> Expression:
+def as_expression(recording: Recording) -> Expression:
     """What was recorded, as an expression."""
     numbers = {id(array): number for number, array in enumerate(recording.inputs)}
     nodes = []
@@ -124,7 +124,7 @@ def _expression(recording: Recording) -> Expression:
     return Expression(tuple(map(_type, recording.inputs)), tuple(nodes), outputs)
 
 
-_of_kernel = functools.lru_cache(maxsize=64)(_expression)
+_of_kernel = functools.lru_cache(maxsize=64)(as_expression)
 """The expression of a kernel, whose recording many primitives have."""
 
 
@@ -137,7 +137,7 @@ def _argument(value: Any, numbers: Mapping[int, int]) -> Argument:
         return Ref(numbers[id(value)])
     if isinstance(value, (np.ndarray, np.generic)):
         if value.nbytes > LARGEST_CONSTANT or value.dtype.kind not in "biufc":
-            raise _NotRecorded(value)
+            raise NotRecorded(value)
         return Constant.of(value)
     match value:
         case tuple() | list():
@@ -150,4 +150,4 @@ def _argument(value: Any, numbers: Mapping[int, int]) -> Argument:
             return value
     if is_python_scalar(value):
         return value
-    raise _NotRecorded(value)
+    raise NotRecorded(value)

@@ -97,7 +97,7 @@ def _operators() -> None:
     for name in ("add", "sub", "mul"):
         setattr(Typed, f"__{name}__", make("iuf", None))
         setattr(Typed, f"__r{name}__", make("iuf", None))
-    for name in ("truediv", "rtruediv"):
+    for name in ("truediv", "rtruediv", "pow"):
         setattr(Typed, f"__{name}__", make("f", None))
     for name in ("and", "or", "xor", "rand", "ror", "rxor"):
         setattr(Typed, f"__{name}__", make("b", None))
@@ -177,7 +177,7 @@ class Types:
     name = "types"
 
     exp = log = log1p = expm1 = sqrt = sin = cos = tan = tanh = _elementwise()
-    sigmoid = softplus = erf = erfinv = gammaln = square = abs = sign = floor = ceil = round = _elementwise()
+    sigmoid = softplus = erf = erfinv = gammaln = digamma = square = abs = sign = floor = ceil = round = _elementwise()
     negative = add = subtract = multiply = divide = floor_divide = remainder = power = _elementwise()
     minimum = maximum = logaddexp = _elementwise()
     bitwise_and = bitwise_or = bitwise_xor = left_shift = right_shift = _elementwise()
@@ -278,6 +278,13 @@ class Types:
         """The type of elements along `axis`."""
         shape, place = _shape(x), _axis(axis, len(_shape(x)))
         return _typed(_dtype(x), (*shape[:place], *_shape(index), *shape[place + 1 :]), x, index)
+
+    def scatter_add(self, x: Array, index: Array, axis: int, extent: int) -> Typed:
+        """The type of sums of elements by their indices along `axis`."""
+        shape, place = _shape(x), _axis(axis, len(_shape(x)))
+        if _shape(index) != shape[place : place + 1]:
+            raise NotTyped("no vector of indices")
+        return _typed(_dtype(x), (*shape[:place], extent, *shape[place + 1 :]), x, index)
 
     def bitcast(self, x: Array, dtype: np.dtype[Any]) -> Typed:
         """The type of the same bits in another dtype."""

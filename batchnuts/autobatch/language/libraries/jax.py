@@ -195,6 +195,7 @@ class JaxLibrary(Formulas):
     erf = staticmethod(lax.erf)
     erfinv = staticmethod(lax.erf_inv)
     gammaln = staticmethod(lax.lgamma)
+    digamma = staticmethod(lax.digamma)
     isfinite = staticmethod(lax.is_finite)
     isnan = staticmethod(lambda x: lax.ne(x, x))
     positive = staticmethod(lambda x: x)
@@ -331,6 +332,11 @@ class JaxLibrary(Formulas):
     @override
     def gather(self, x: Array, index: Array, axis: int) -> Array:
         return jnp.take(x, index, axis=axis, mode="clip")
+
+    @override
+    def scatter_add(self, x: Array, index: Array, axis: int, extent: int) -> Array:
+        rows = jnp.moveaxis(x, axis, 0)
+        return jnp.moveaxis(jnp.zeros((extent, *rows.shape[1:]), x.dtype).at[index].add(rows), 0, axis)
 
     # Programs
 

@@ -68,6 +68,7 @@ class Library(Protocol):
     erf: Function
     erfinv: Function
     gammaln: Function
+    digamma: Function
     isfinite: Function
     isnan: Function
     positive: Function
@@ -185,6 +186,10 @@ class Library(Protocol):
 
     def gather(self, x: Array, index: Array, axis: int) -> Array:
         """The elements of `x` along `axis` at an integer scalar or vector of indices, all inside."""
+
+    def scatter_add(self, x: Array, index: Array, axis: int, extent: int) -> Array:
+        """Zeros with `extent` along `axis`, to whose elements at an integer vector of indices, all inside, those of `x`
+        are added: the transpose of `gather`."""
 
     # Programs
 

@@ -66,6 +66,7 @@ class NumPyLibrary(Library):
     erf = staticmethod(_special("erf"))
     erfinv = staticmethod(_special("erfinv"))
     gammaln = staticmethod(_special("gammaln"))
+    digamma = staticmethod(_special("digamma"))
     isfinite = staticmethod(np.isfinite)
     isnan = staticmethod(np.isnan)
     positive = staticmethod(np.positive)
@@ -171,6 +172,14 @@ class NumPyLibrary(Library):
     @override
     def gather(self, x: Array, index: Array, axis: int) -> Array:
         return np.take(x, index, axis=axis)
+
+    @override
+    def scatter_add(self, x: Array, index: Array, axis: int, extent: int) -> Array:
+        shape = list(x.shape)
+        shape[axis] = extent
+        sums = np.zeros(shape, x.dtype)
+        np.add.at(np.moveaxis(sums, axis, 0), index, np.moveaxis(x, axis, 0))
+        return sums
 
     @override
     def parts_of_last_axis(self, x: Array, sizes: Sequence[int]) -> list[Array]:

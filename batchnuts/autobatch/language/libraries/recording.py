@@ -206,6 +206,7 @@ def _operators() -> None:
         setattr(Recorded, f"__r{name}__", binary(f"__r{name}__", function, True))
     for name, function in (("lt", "less"), ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal")):
         setattr(Recorded, f"__{name}__", binary(f"__{name}__", function, False))
+    Recorded.__pow__ = binary("__pow__", "power", False)  # type: ignore[operator]
     Recorded.__neg__ = unary("__neg__", "negative")  # type: ignore[operator]
     Recorded.__invert__ = _invert  # type: ignore[operator]
 

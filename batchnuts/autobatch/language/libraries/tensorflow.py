@@ -67,6 +67,7 @@ class TensorFlowLibrary(Formulas):
     erf = staticmethod(tf.math.erf)
     erfinv = staticmethod(_erfinv)
     gammaln = staticmethod(tf.math.lgamma)
+    digamma = staticmethod(tf.math.digamma)
     isfinite = staticmethod(tf.math.is_finite)
     isnan = staticmethod(tf.math.is_nan)
     positive = staticmethod(tf.identity)
@@ -230,6 +231,13 @@ class TensorFlowLibrary(Formulas):
     @override
     def gather(self, x: Array, index: Array, axis: int) -> Array:
         return tf.gather(x, index, axis=axis)
+
+    @override
+    def scatter_add(self, x: Array, index: Array, axis: int, extent: int) -> Array:
+        rank = x.shape.rank
+        order = [axis % rank, *(a for a in range(rank) if a != axis % rank)]
+        sums = tf.math.unsorted_segment_sum(tf.transpose(x, order), index, extent)
+        return tf.transpose(sums, np.argsort(order))
 
     # Programs
 
