@@ -32,10 +32,13 @@ from batchnuts.autobatch.engines.engine import EngineInfo, MachineOptions
 from batchnuts.autobatch.engines.registry import engine_infos, engine_of, engine_on, preferred_backend
 from batchnuts.autobatch.environment import processors
 from batchnuts.autobatch.errors import OptionError
+from batchnuts.autobatch.ir.expression import Expression
 from batchnuts.autobatch.ir.program import STORED
+from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.language.arrays import library_of, tensor_library, tensor_library_of
 from batchnuts.autobatch.language.libraries.library import TensorLibrary, Traced
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
+from batchnuts.autobatch.passes.differentiate import expression_of_gradient
 from batchnuts.autobatch.runtime.block_costs import Costs, costs_of_program
 from batchnuts.autobatch.runtime.machine import CostlyRuns, Machine, MachineCounts, ResumableMachine, State
 from batchnuts.autobatch.runtime.stackless import Tally
@@ -46,6 +49,7 @@ from batchnuts.autobatch.scheduling.schedule import Schedule
 __all__ = [
     "CostlyRuns",
     "EngineInfo",
+    "Expression",
     "Identity",
     "LaneProgram",
     "Machine",
@@ -54,9 +58,11 @@ __all__ = [
     "State",
     "Tally",
     "TensorLibrary",
+    "TensorType",
     "Traced",
     "engine_infos",
     "engine_on",
+    "expression_of_gradient",
     "has_jax",
     "library_of",
     "map_leaves",

@@ -53,7 +53,8 @@ def test_the_library_of_a_density_is_found(name: str) -> None:
     assert density_library.backend == (library or "jax")
     on_jax = density_library.backend == "jax"
     assert execution.backend == ("native" if on_jax else "tensorflow")
-    assert density_library.reason.startswith("with gradients by JAX, because " if on_jax else "because ")
+    gradients = "in machine code" if library is None else "by JAX"
+    assert density_library.reason.startswith(f"with gradients {gradients}, because " if on_jax else "because ")
     for asked, differentiates in (("tensorflow", "tensorflow"), ("jax", "jax"), ("native", "jax")):
         if library in (differentiates, None):
             found, _ = choose_density_library(model, ExecutionSettings(backend=asked), np.ones(2))

@@ -77,6 +77,7 @@ EXACT: dict[str, tuple[Callable[[Any], Any], float, float, float]] = {
     "cos": (mpmath.cos, -1e4, 1e4, 0.5),
     "tan": (mpmath.tan, -1e4, 1e4, 2.0),
     "gammaln": (mpmath.loggamma, 1e-6, 1e6, 3.0),
+    "digamma": (mpmath.digamma, 3.0, 1e6, 4.0),
 }
 """The function, the ends of what is tried, and the most units in the last place, but for half of one."""
 
@@ -167,6 +168,20 @@ def test_the_logarithm_of_the_gamma_function_of_negative_numbers(dtype: str) -> 
     assert (np.abs(found - exact) <= 4 * np.finfo(dtype).eps * np.maximum(1, np.abs(exact))).all()
     poles = np.array([-1, -2, -30, -1e6, -np.finfo(dtype).max], dtype)
     np.testing.assert_array_equal(compiled("gammaln", (dtype,), dtype)(poles), np.inf)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_digamma_beside_its_zeros_and_poles(dtype: str) -> None:
+    """The error is one of its terms: beside zeros of 8 units of 1, and by reflection beside poles of the result."""
+    x = np.random.default_rng(6).uniform(-30, 3, 400).astype(dtype)
+    x = x[np.abs(x - np.rint(x)) > 0.01]
+    found = compiled("digamma", (dtype,), dtype)(x)
+    exact = np.array([float(mpmath.digamma(float(v))) for v in x])
+    slack = np.abs(x) * np.finfo(dtype).eps * (1 + exact**2)  # the argument of tan is rounded
+    assert (np.abs(found - exact) <= 8 * np.finfo(dtype).eps * np.maximum(1, np.abs(exact)) + slack).all()
+    ends = np.array([0.0, -0.0, -1.0, -7.0, np.inf, -np.inf, np.nan], dtype)
+    expected = [-np.inf, np.inf, np.nan, np.nan, np.inf, np.nan, np.nan]
+    np.testing.assert_array_equal(compiled("digamma", (dtype,), dtype)(ends), expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -235,7 +235,7 @@ def declared_primitive(b: Builder, out: str, node: ast.Call, callee: PrimitiveFu
             values += iteration.elements(value) if star else [value]
         return (settled(*values, *callee.shared_values()),)
 
-    function = Primitive(name, call, callee.batched, callee.costly, shared=callee.shared)
+    function = Primitive(name, call, callee.batched, callee.costly, shared=callee.shared, record=callee.record)
     b.emit(PrimOp((out,), function, inputs, b.source.at(node)))
 
 

@@ -128,6 +128,15 @@ class Expression:
         """The types of all values, by their numbers."""
         return (*self.inputs, *(type_ for node in self.nodes for type_ in node.types))
 
+    @functools.cached_property
+    def work(self) -> int:
+        """Elements of what its nodes compute; of matrix products, multiplications."""
+        work = 0
+        for node in self.nodes:
+            elements = sum(type_.size for type_ in node.types)
+            work += elements * (self.type_of(node.arguments[0]).shape[-1] if node.function == "matmul" else 1)
+        return work
+
     def type_of(self, operand: Ref | Constant) -> TensorType:
         """The type of an operand."""
         return operand.type if isinstance(operand, Constant) else self.types[operand.number]

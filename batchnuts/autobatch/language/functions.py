@@ -93,12 +93,18 @@ class PrimitiveFunction:
     """A function the compiler calls as one operation; made by `primitive`."""
 
     def __init__(
-        self, function: Callable[..., Any], batched: bool, costly: bool, shared: tuple[Shared, ...] = ()
+        self,
+        function: Callable[..., Any],
+        batched: bool,
+        costly: bool,
+        shared: tuple[Shared, ...] = (),
+        record: Callable[[Any], Any] | None = None,
     ) -> None:
         self.function = function
         self.batched = batched
         self.costly = costly
         self.shared = shared
+        self.record = record
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any) -> Any:
@@ -124,6 +130,7 @@ def primitive(
     batched: bool = False,
     costly: bool = False,
     shared: Sequence[Shared] = (),
+    record: Callable[[Any], Any] | None = None,
 ) -> Callable[..., Any]:
     """Declare a function of arrays to be one operation of the language.
 
@@ -131,17 +138,19 @@ def primitive(
         [lanes, ...], and row i of the result depends on row i of the arguments only.
     costly: the function dominates the running time; schedules gather many lanes before they run it.
     shared: arrays without a lane axis that it takes after its other arguments (see `Shared`); for batched primitives.
+    record: gives, for the type of its one input (`ir.tensor_type.TensorType`), an expression that computes the same, or
+        None; engines that make instructions may take it in place of the function.
 
     A function that needs neither flag needs no declaration. Arguments are positional. Raises ValueError for shared
     arrays of a primitive that is not batched, or two of one name.
     """
     if function is None:
-        return functools.partial(primitive, batched=batched, costly=costly, shared=shared)
+        return functools.partial(primitive, batched=batched, costly=costly, shared=shared, record=record)
     if shared and not batched:
         raise ValueError("primitive: shared arrays are read by batched primitives; write it over lanes, batched=True")
     if len({array.name for array in shared}) < len(shared):
         raise ValueError(f"primitive: two shared arrays have one name: {', '.join(array.name for array in shared)}")
-    return PrimitiveFunction(function, batched, costly, tuple(shared))
+    return PrimitiveFunction(function, batched, costly, tuple(shared), record)
 
 
 def write(buffer: Any, index: Any, value: Any) -> Any:

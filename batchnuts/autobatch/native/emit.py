@@ -61,6 +61,8 @@ class Emitted:
     """Lanes record number + 1."""
     sizes: np.ndarray
     """What the code reads in its table of sizes, int64."""
+    costly: int
+    """Costly primitives that are instructions: they count lanes after the segments."""
 
 
 def emit_program(
@@ -76,7 +78,7 @@ def emit_program(
     for number, segment in enumerate(segments.segments):
         if isinstance(segment.end, Wait):
             emit_serve(module, number, segment.end.op, program.var_defs, layout, run_lanes, segments.halted)
-    return Emitted(module, lane.scratch_bytes, tuple(lane.faults), complete_sizes(module))
+    return Emitted(module, lane.scratch_bytes, tuple(lane.faults), complete_sizes(module), lane.costly)
 
 
 class _Lane:
@@ -101,6 +103,8 @@ class _Lane:
         self.is_profiled = f"peak:{RETURN_ADDRESS}" in layout.fields
         self.faults: list[Fault] = []
         self.scratch_bytes = 0
+        self.costly = 0
+        """Costly primitives that were emitted."""
         arguments = [POINTER, POINTER, POINTER, I64, POINTER, POINTER, POINTER, I64]
         self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), RUN_LANE)
         self.function.linkage = "internal"
@@ -195,14 +199,13 @@ class _Code:
         """Stacks that were pushed or popped."""
 
     def emit(self) -> None:
-        b, lane, segment = self.b, self.lane, self.segment
+        lane, segment = self.lane, self.segment
         if segment.first:
             self._spend()
         self._require_room()
         costly = isinstance(segment.end, Wait) and segment.end.op.function.costly
         if costly or lane.is_profiled:
-            place = b.gep(lane.active, [integer(self.number)], inbounds=True, source_etype=I64)
-            b.store(b.add(b.load(place, typ=I64), integer(1)), place)
+            self._count(self.number)
         for op in segment.ops:
             match op:
                 case PrimOp():
@@ -223,6 +226,12 @@ class _Code:
                     raise AssertionError(f"{op} is not in a lowered program")
         self._end()
         lane.scratch_bytes = max(lane.scratch_bytes, self.em.most_scratch)
+
+    def _count(self, number: int) -> None:
+        """Count a lane in that entry of `active`."""
+        b = self.b
+        place = b.gep(self.lane.active, [integer(number)], inbounds=True, source_etype=I64)
+        b.store(b.add(b.load(place, typ=I64), integer(1)), place)
 
     def _spend(self) -> None:
         """Leave before the block if the budget is spent."""
@@ -351,7 +360,10 @@ class _Code:
         """The results of a primitive's expression."""
         body = body_of(op, self.lane.program)
         assert body is not None
-        if op.function.body is not None:
+        if op.function.costly:
+            self._count(self.lane.segments.halted + self.lane.costly)
+            self.lane.costly += 1
+        if not op.function.batched:
             return expressions.emit(self.em, body, inputs)
         of_one = [self._shaped(array, (1, *array.shape)) for array in inputs]
         results = expressions.emit(self.em, body, [*of_one, *map(self._shared, op.function.shared)])

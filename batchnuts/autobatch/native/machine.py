@@ -1,8 +1,9 @@
 """The native machine: each lane runs through machine code of its own pace, and waits only for foreign primitives.
 
     state   rows, frames, buffers   uint8 [lanes, bytes]: what layout.py describes; other entries with lanes are views
-            active         int64 [segments]       how many lanes have begun each segment that ends in a costly
-                                                  primitive; of a profiled machine each segment
+            active         int64 [segments + n]   how many lanes have begun each segment that ends in a costly
+                                                  primitive, of a profiled machine each segment; and how often each of
+                                                  n costly primitives that are instructions was computed
             evaluated      int64                  lanes for which costly primitives were computed
             sweeps         int64                  rounds: all lanes run until they wait, then those are served
             shared:a       [...]                  shared array a
@@ -72,6 +73,7 @@ class NativeProgram:
         self.leaders = {v: leaders.get(v, v) for v in (*stacks, RETURN_ADDRESS)}
         self.faults = emitted.faults
         self.scratch_bytes = emitted.scratch_bytes
+        self.counters = self.segments.halted + emitted.costly
         self.text = str(emitted.module)
         self.code = MachineCode(emitted.module)
         if len(emitted.sizes):
@@ -158,7 +160,7 @@ class NativeMachine(ResumableMachine):
         """A state of its own, but for the contents of buffers, which states have in common."""
         others = {name: array for name, array in state.items() if name in _COUNTERS or name.startswith(PREFIX)}
         others |= {"sweeps": state["sweeps"].copy(), "evaluated": state["evaluated"].copy()}
-        others["active"] = counters(self.halted)
+        others["active"] = counters(self.native.counters)
         others["active"][:] = state["active"]
         rows, frames = block_of(self.lanes, state["rows"].shape[1]), block_of(self.lanes, state["frames"].shape[1])
         rows[:], frames[:] = state["rows"], state["frames"]
@@ -179,7 +181,7 @@ class NativeMachine(ResumableMachine):
         others: dict[str, Any] = {
             "sweeps": np.zeros((), np.int64),
             "evaluated": np.zeros((), np.int64),
-            "active": counters(self.halted),
+            "active": counters(self.native.counters),
         }
         for array in self.shared:
             others[entry_of(array.name)] = np.array(array.value, order="C")
@@ -249,7 +251,7 @@ class NativeMachine(ResumableMachine):
             return
         bounds = np.linspace(0, self.lanes, parts + 1).astype(int)
         waiting = iter(range(parts))
-        counts = [counters(self.halted) for _ in range(self.threads)]
+        counts = [counters(self.native.counters) for _ in range(self.threads)]
 
         def work(thread: int) -> None:
             for part in waiting:  # a range's iterator gives each number to one thread
@@ -333,8 +335,9 @@ class NativeMachine(ResumableMachine):
 
     @override
     def counts(self, state: State) -> MachineCounts:
-        useful = sum(int(state["active"][number]) for number, foreign in self.foreign.items() if foreign.costly)
-        return MachineCounts(int(state["sweeps"]), CostlyRuns(useful, int(state["evaluated"])))
+        waited = sum(int(state["active"][number]) for number, foreign in self.foreign.items() if foreign.costly)
+        alone = int(state["active"][self.halted :].sum())  # for one lane each
+        return MachineCounts(int(state["sweeps"]), CostlyRuns(waited + alone, int(state["evaluated"]) + alone))
 
     def block_runs(self, state: State) -> dict[str, int]:
         """Of a profiled machine: for how many lanes each block has begun."""

@@ -78,7 +78,7 @@ def is_foreign(op: Op, program: Program) -> bool:
 
 def body_of(op: PrimOp, program: Program) -> Expression | None:
     """The expression that is emitted for a primitive, if one is; of a batched one, over lanes of one."""
-    body = op.function.body
+    body = op.function.body or op.function.emitted
     if body is None and op.function.batched and not op.function.costly:
         inputs, outputs = (tuple(program.var_defs[v] for v in names) for names in (op.vars_in, op.vars_out))
         body = expression_over_lanes(op.function, inputs, outputs)

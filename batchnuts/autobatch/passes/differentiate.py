@@ -18,12 +18,14 @@ At ties and at the ends of domains derivatives are those that the array librarie
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from batchnuts.autobatch.ir.expression import SEVERAL, Argument, Constant, Expression, Node, Ref, Slice
+from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.language.libraries.abstract import NotTyped
 from batchnuts.autobatch.language.libraries.numpy import NUMPY
 from batchnuts.autobatch.language.libraries.recording import LIBRARY as L
@@ -62,6 +64,22 @@ def value_and_gradient(expression: Expression) -> Expression | None:
         return None
     recording.outputs = [result, gradient]
     return folded(as_expression(recording))
+
+
+def expression_of_gradient(function: Callable[[Any], Any], type_: TensorType) -> Expression | None:
+    """The value of a function of an array of that type, a scalar of its dtype, and the gradient; None where it calls
+    functions other than the language's, or one that has no rule."""
+    recording = Recording()
+    array = recording.input(type_.dtype, type_.shape)
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            recording.outputs = [function(array)]
+        expression = folded(as_expression(recording))
+    except Exception:  # of functions that take no such arrays, a user's too
+        return None
+    (output,) = expression.outputs
+    return value_and_gradient(expression) if expression.type_of(output) == TensorType(type_.dtype) else None
 
 
 def _backwards(steps: Sequence[Any], values: list[Array], active: set[int], output: Argument) -> Array:

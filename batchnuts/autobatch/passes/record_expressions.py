@@ -44,7 +44,8 @@ def record_expressions(program: Program) -> Program:
             return op  # and a copy that a pass took out may have changed a dtype
         key = (id(op.function), inputs, outputs)
         if key not in known:
-            known[key] = replace(op.function, body=expression_of(op.function, inputs, outputs))
+            body = expression_of(op.function, inputs, outputs)
+            known[key] = replace(op.function, body=body, emitted=_emitted(op.function, inputs, outputs), record=None)
         return replace(op, function=known[key])
 
     def block(old: Block) -> Block:
@@ -73,6 +74,16 @@ def expression_of(primitive: Primitive, inputs: Types, outputs: Types) -> Expres
         return folded(as_expression(recording))
     except NotRecorded:
         return None
+
+
+def _emitted(primitive: Primitive, inputs: Types, outputs: Types) -> Expression | None:
+    """What `record` gives, if it is of these types."""
+    if primitive.record is None or len(inputs) != 1:
+        return primitive.emitted
+    expression = primitive.record(inputs[0])
+    if expression is None or tuple(map(expression.type_of, expression.outputs)) != outputs:
+        return None
+    return expression
 
 
 def expression_over_lanes(primitive: Primitive, inputs: Types, outputs: Types) -> Expression | None:

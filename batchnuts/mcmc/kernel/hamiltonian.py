@@ -16,6 +16,7 @@ import numpy as np
 
 from batchnuts.autobatch import ops, primitive
 from batchnuts.autobatch.machine import TensorLibrary, tensor_library_of
+from batchnuts.mcmc.model.density_expression import density_expression
 from batchnuts.mcmc.model.library_choice import DensityLibrary, density_library_of
 from batchnuts.mcmc.model.model import Model
 
@@ -79,7 +80,8 @@ def value_and_gradient(
 
         return both
 
-    return primitive(density_and_gradient, batched=by_hand is not None, costly=True)
+    record = functools.partial(density_expression, model)
+    return primitive(density_and_gradient, batched=by_hand is not None, costly=True, record=record)
 
 
 def kick(momentum: Array, force: Array, step: Array) -> Array:

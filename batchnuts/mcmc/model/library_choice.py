@@ -18,6 +18,7 @@ from batchnuts.autobatch.machine import (
     tensor_library,
     tensor_library_of,
 )
+from batchnuts.mcmc.model.density_expression import is_emitted
 from batchnuts.mcmc.model.failures import ends_nothing
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
@@ -111,6 +112,8 @@ def choose_density_library(
         engine = engine_on(density_library.backend, mode, style, expert.schedule, expert.executor)
         if engine != density_library.backend:
             reason = f"with gradients by {_title(density_library.backend)}, {density_library.reason}"
+            if engine_infos()[engine].own_pace and written_in(model) is None and is_emitted(model):
+                reason = "with gradients in machine code, because the log-density is a small one, written with ops"
             density_library = DensityLibrary(density_library.backend, reason)
         execution = execution.model_copy(update={"backend": engine})
         _refuse_unknown(execution)

@@ -151,7 +151,7 @@ def time_gradients(
     for lanes in WIDTHS:
         if seconds and REPEATS * seconds[-1] * lanes / WIDTHS[len(seconds) - 1] > BUDGET:
             break
-        seconds.append(_of_a_sweep(program, arguments(lanes)))
+        seconds.append(_of_one_evaluation(program, arguments(lanes)))
     own_pace = program.engine.info.own_pace
     width = maximum_width(program)  # where lanes run blocks together, those of NUTS keep more than these here
     if not own_pace and program.costly_work <= COSTLY_WORK:
@@ -159,19 +159,23 @@ def time_gradients(
     return GradientTimes(WIDTHS[: len(seconds)], tuple(seconds), width, chains_alone(program), own_pace)
 
 
-def _of_a_sweep(program: LaneProgram, arguments: tuple[Any, ...]) -> float:
-    """Processor seconds of a sweep of the machine with these arguments."""
-    machine = program.machine(len(arguments[0]), stack_depth=1)
+def _of_one_evaluation(program: LaneProgram, arguments: tuple[Any, ...]) -> float:
+    """Processor seconds in which the machine with these arguments evaluates the density once for all lanes."""
+    lanes = len(arguments[0])
+    machine = program.machine(lanes, stack_depth=1)
     state = machine.start(arguments)
 
-    def seconds_of(sweeps: int) -> float:
+    def measure(sweeps: int) -> tuple[float, float]:
+        """Seconds, and evaluations for all lanes: one in each sweep, or as many as lanes make at their own pace."""
         began = time.process_time()
-        machine.count_live(machine.advance(state, sweeps))
-        return time.process_time() - began
+        after = machine.advance(state, sweeps)
+        machine.count_live(after)
+        return time.process_time() - began, machine.counts(after).costly.executed / lanes
 
     with program.engine.on_shard(0):
-        seconds_of(1)  # compiles
+        measure(1)  # compiles
         sweeps = 1
-        while (measured := seconds_of(sweeps)) < ENOUGH:
+        while (measured := measure(sweeps))[0] < ENOUGH:
             sweeps *= 2
-        return min(measured, *(seconds_of(sweeps) for _ in range(REPEATS - 1))) / sweeps
+        several = [measured, *(measure(sweeps) for _ in range(REPEATS - 1))]
+        return min(seconds / evaluations for seconds, evaluations in several)
