@@ -80,8 +80,21 @@ def endless(x: Any) -> Any:
 
 def test_stacks_grow_to_a_depth_of_a_hundred_thousand_where_that_is_asked_for() -> None:
     assert depth_of.run(np.array([100_000]), max_stack_depth=100_010, **NATIVE.options).tolist() == [50_000]
+
+
+def test_a_recursion_without_end_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stacks have grown where they were, as far as they may: to begin with deeper ones would change nothing."""
+    begun: list[int] = []
+    start = NativeMachine.start
+
+    def noted(machine: NativeMachine, arguments: Any) -> Any:
+        begun.append(machine.stack_depth)
+        return start(machine, arguments)
+
+    monkeypatch.setattr(NativeMachine, "start", noted)
     with pytest.raises(StackOverflowError, match=f"holds {LARGEST_STACK_DEPTH} frames.*may also be infinite"):
         endless.run(np.array([1.0]), **NATIVE.options)
+    assert len(begun) == 1
 
 
 def test_a_limit_is_the_users() -> None:

@@ -119,6 +119,7 @@ class NativeMachine(ResumableMachine):
         self.lanes = lanes
         self.stack_depth = stack_depth
         self.limit = limit
+        self.grows = limit is None
         self.identity = identity
         self.threads = threads
         self.extents = extents

@@ -57,6 +57,8 @@ class Machine(ABC):
     lanes: int
     stack_depth: int | None
     """Frames that each stack holds beneath its top; None: as many as it takes."""
+    grows: bool = False
+    """Whether it makes stacks deeper while it runs, as far as they may be: then `stack_depth` is where they begin."""
 
     @abstractmethod
     def start(self, arguments: Any) -> State:
@@ -176,7 +178,7 @@ def run_to_end(
             machine.check_faults(state, depth_is_given=not grow)
         except StackOverflowError:
             depth = machine.stack_depth
-            if not grow or depth is None or depth >= LARGEST_STACK_DEPTH:
+            if not grow or machine.grows or depth is None or depth >= LARGEST_STACK_DEPTH:
                 raise
             machine = machine.with_stack_depth(min(GROWTH * depth, LARGEST_STACK_DEPTH))
             continue

@@ -76,8 +76,8 @@ class ChainMachine:
         return self.machine.write(state, {"run_chain.first_row": first_row, "run_chain.until": until})
 
     def grow(self, error: StackOverflowError) -> None:
-        """Make the stacks twice as deep; raises the error again where their depth was given."""
-        if not self.may_grow:
+        """Make the stacks twice as deep; raises the error again where their depth was given, or they have grown."""
+        if not self.may_grow or self.machine.grows:
             raise error
         self.machine = self.machine.with_stack_depth(2 * self.machine.stack_depth)
 
