@@ -221,18 +221,18 @@ class NativeMachine(ResumableMachine):
                 lanes = np.flatnonzero(waiting == number + 1)
                 if not len(lanes):
                     continue
-                if foreign.loop is not None and budget > 0 and self.count_live(state) > leave_at:
-                    budget = self._loop(state, number, foreign, scratch, budget, leave_at)
-                else:
+                if foreign.loop is None:
                     self._serve(state, number, foreign, lanes)
+                elif self.count_live(state) > leave_at:  # else they wait until the next call
+                    budget = self._loop(state, number, foreign, scratch, budget, leave_at)
         return state
 
     def _loop(
         self, state: State, number: int, foreign: Foreign, scratch: np.ndarray, budget: int, leave_at: int
     ) -> int:
-        """Rounds that only need this primitive, in one program; returns the budget that is left."""
+        """Rounds that only need this primitive, in one program: at least one. Returns the budget that is left."""
         context = self._context(state, scratch)
-        rounds = min(budget, ROUNDS)
+        rounds = max(1, min(budget, ROUNDS))
         context[Context.ROUNDS_LEFT], context[Context.LEAVE_AT] = rounds, leave_at
         handle = np.array([self.native.code.address(serve_name(number)), context.ctypes.data], np.uint64)
         assert foreign.loop is not None
@@ -241,7 +241,7 @@ class NativeMachine(ResumableMachine):
         state["sweeps"] += evaluations
         if foreign.costly:
             state["evaluated"] += self.lanes * evaluations
-        return budget - rounds + int(context[Context.ROUNDS_LEFT])
+        return max(0, budget - rounds + int(context[Context.ROUNDS_LEFT]))
 
     def _run(self, state: State, scratch: np.ndarray) -> None:
         """Run all lanes until they halt, wait, or have had their turn: on threads, if there are enough."""
