@@ -27,7 +27,7 @@ import numpy as np
 
 from batchnuts.autobatch.api import BatchedFunction
 from batchnuts.autobatch.backends.backend import Identity
-from batchnuts.autobatch.backends.registry import has_jax
+from batchnuts.autobatch.backends.registry import has_jax, missing
 from batchnuts.autobatch.engines.engine import EngineInfo, MachineOptions
 from batchnuts.autobatch.engines.registry import engine_infos, engine_of, engine_on, preferred_backend
 from batchnuts.autobatch.environment import processors
@@ -66,6 +66,7 @@ __all__ = [
     "has_jax",
     "library_of",
     "map_leaves",
+    "missing",
     "preferred_backend",
     "prepare_disk_cache",
     "processors",

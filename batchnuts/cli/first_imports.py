@@ -10,7 +10,7 @@ import importlib.util
 import os
 import sys
 
-from batchnuts.autobatch.machine import engine_infos, has_jax, preferred_backend, prepare_disk_cache, tensor_library
+from batchnuts.autobatch.machine import engine_infos, missing, preferred_backend, prepare_disk_cache, tensor_library
 from batchnuts.cli.config import RunConfig, TargetOptions, bridge_of
 from batchnuts.process.quiet import import_tensorflow, without_jax
 
@@ -20,13 +20,15 @@ def import_first(config: RunConfig) -> None:
     from batchnuts.mcmc.execution.chunk_plan import own_threads
 
     for backend in sorted(expected_libraries(config)):
+        if missing(backend):  # which is reported when it is needed
+            continue
         if backend == "tensorflow":
             with without_jax():
                 import_tensorflow()
         if config.execution.cache is not None:
             prepare_disk_cache(backend)
         own_threads(config.sampler.chains, config.execution.model_copy(update={"backend": backend}))
-        if backend == "jax" and has_jax():
+        if backend == "jax":
             _ = tensor_library("jax")  # XLA's options are set before the model's first array
 
 

@@ -37,19 +37,31 @@ def with_style(backend: Backend, style: str) -> Backend:
 
 def has_jax() -> bool:
     """Whether JAX is installed; it is not imported."""
-    return importlib.util.find_spec("jax") is not None
+    return missing("jax") is None
+
+
+_LIBRARIES = {"jax": ("JAX", "'batchnuts[jax]'"), "tensorflow": ("TensorFlow", "tensorflow")}
+"""What is installed separately: the title and what to install, by the backend's name, which is that of the module."""
+
+
+def missing(backend: str) -> str | None:
+    """The library of a backend and how to install it, as the end of a sentence; None where it is installed."""
+    if backend not in _LIBRARIES or importlib.util.find_spec(backend) is not None:
+        return None
+    title, package = _LIBRARIES[backend]
+    return f"{title}, which is not installed: pip install {package}"
 
 
 @functools.cache
 def _make_backend(name: str, mode: str, style: str) -> Backend:
+    if needed := missing(name):
+        raise ImportError(f"backend={name!r} needs {needed}")
     match name:
         case "numpy":
             from batchnuts.autobatch.backends.numpy import NumpyBackend
 
             return NumpyBackend(style)
         case "jax":
-            if not has_jax():
-                raise ImportError("backend='jax' needs JAX, which is not installed: pip install 'batchnuts[jax]'")
             from batchnuts.autobatch.backends.jax.backend import JaxBackend
 
             return JaxBackend(mode, style)

@@ -14,6 +14,7 @@ from batchnuts.autobatch.machine import (
     TensorLibrary,
     engine_infos,
     engine_on,
+    missing,
     preferred_backend,
     tensor_library,
     tensor_library_of,
@@ -57,13 +58,27 @@ def written_in(model: Model, position: NDArray[Any] | None = None) -> str | None
 
 
 def density_library_of(model: Model, position: NDArray[Any] | None = None) -> DensityLibrary:
-    """The one that `execution.backend: auto` takes."""
+    """The one that `execution.backend: auto` takes. Raises ModelError where it is not installed."""
     name = written_in(model, position)
     if name is not None:
-        return DensityLibrary(name, f"because the log-density is written in {_title(name)}")
+        return _installed(model, DensityLibrary(name, f"because the log-density is written in {_title(name)}"))
     if preferred_backend() == "jax":
         return DensityLibrary("jax", "because the log-density runs on either library and JAX starts sooner")
+    if missing("tensorflow"):
+        either = ", or ".join(filter(None, map(missing, LIBRARIES)))
+        raise ModelError(f"Model {model.name!r}: the gradient of its log-density needs {either}.")
     return DensityLibrary("tensorflow", "because JAX is not installed")
+
+
+def _installed(model: Model, density_library: DensityLibrary) -> DensityLibrary:
+    """The library, if it is installed; else raises ModelError."""
+    needed = missing(density_library.backend)
+    if needed is None:
+        return density_library
+    others = [_title(name) for name in LIBRARIES if written_in(model) is None and missing(name) is None]
+    if others:
+        needed += f"; {' or '.join(others)} is installed, and this log-density runs on it: use backend auto"
+    raise ModelError(f"Model {model.name!r}: the gradient of its log-density needs {needed}.")
 
 
 def library_of_gradients(backend: str) -> str | None:
@@ -97,8 +112,8 @@ def choose_density_library(
 ) -> tuple[DensityLibrary, ExecutionSettings]:
     """The density's library for the settings, and these with their `backend` decided. position [dimension]: a start.
 
-    Raises ModelError where the settings ask for another library than that of the density, SettingsError for a mode that
-    the library does not have.
+    Raises ModelError where the settings ask for another library than that of the density, or for one that is not
+    installed, SettingsError for a mode that the library does not have.
     """
     density_library = density_library_of(model, position)
     _refuse_unknown(execution)
@@ -128,7 +143,7 @@ def choose_density_library(
             f"{requested}{differentiated}. Use backend {name}, or auto; a density written with batchnuts.autobatch.ops "
             "runs on either."
         )
-    return DensityLibrary(library, ""), execution
+    return _installed(model, DensityLibrary(library, "")), execution
 
 
 def _refuse_unknown(execution: ExecutionSettings) -> None:
