@@ -16,7 +16,7 @@ ELEMENTWISE: dict[str, ElementwiseFunction] = {}
 
 class ElementwiseFunction:
     """tensors -> tensors, each output elementwise over the inputs, which broadcast: a call of a function that is traced
-    once for all shapes of some ranks.
+    once for all shapes of one rank.
 
     So a hundred ops become one wherever the function is used, and `pfor` calls it on the rows. XLA inlines the call.
     """
@@ -28,7 +28,10 @@ class ElementwiseFunction:
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """The function's results. Tensors of unknown rank are not allowed."""
-        specs = tuple(tf.TensorSpec([None] * tensor.shape.rank, tensor.dtype) for tensor in tensors)
+        rank = max((tensor.shape.rank for tensor in tensors), default=0)
+        # as broadcasting does, so that what all rows share needs no trace of its own
+        tensors = tuple(t if t.shape.rank == rank else t[(None,) * (rank - t.shape.rank)] for t in tensors)
+        specs = tuple(tf.TensorSpec([None] * rank, tensor.dtype) for tensor in tensors)
         with self._tracing:
             if specs not in self._traced:
                 with tf.init_scope():  # a function of its own, not a part of what is traced at present
