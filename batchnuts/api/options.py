@@ -69,10 +69,10 @@ class Options(TypedDict, total=False):
     strongest of them; unit keeps the identity. Default: 'diag'."""
     metric_rank: int
     """maximum number of corrected directions of the metric low_rank. Default: 16."""
-    backend: Literal["auto", "native", "jax", "tensorflow", "numpy"]
-    """native runs each chain in machine code, the others run the virtual machine on that array library; auto: native
-    with gradients by JAX; jax on accelerators; tensorflow for a density written in TensorFlow, or without JAX.
-    Default: 'auto'."""
+    backend: Literal["auto", "native", "native_tensorflow", "jax", "tensorflow", "numpy"]
+    """native runs each chain in machine code, with gradients by the library of the density; native_tensorflow the same
+    with TensorFlow's; the others run the virtual machine on that array library. auto: native on a processor, else jax
+    or tensorflow. Default: 'auto'."""
     chunk_lanes: int | None
     """chains that run together as one batch; null: a number that suits the processor. Default: None."""
     max_stack_depth: int | None

@@ -18,15 +18,18 @@ from typing import Any, overload
 import numpy as np
 
 from batchnuts.autobatch.backends.backend import Backend, Identity
-from batchnuts.autobatch.backends.registry import get_backend
+from batchnuts.autobatch.backends.registry import get_backend, has_jax
 from batchnuts.autobatch.cached_functions import read_or_compile
 from batchnuts.autobatch.engines.engine import MachineOptions
 from batchnuts.autobatch.engines.registry import (
     AUTO,
     backend_of_program,
+    engine_alone,
     engine_infos,
     engine_of,
     engine_on,
+    engine_with,
+    is_family,
     preferred_backend,
 )
 from batchnuts.autobatch.errors import LaneInputError, OptionError
@@ -140,10 +143,11 @@ class BatchedFunction(LaneFunction):
         executor: "virtual_machine" (program-counter autobatching), "stackless" (calls and branches on the host),
             "unbatched" (plain Python, lane by lane) or "reference" (the interpreter that defines the IR's meaning,
             lane by lane on NumPy values).
-        backend, mode: "tensorflow" with "xla", "graph" or "eager"; "jax" with "xla" or "eager"; "numpy"; or a Backend
-            object, which brings its own mode and style. "auto" takes the library of the arguments, or of the functions
-            that the program calls, and for one that runs on either JAX where it is installed. In mode xla the virtual
-            machine is one compiled program, and `stackless` compiles what lies between calls.
+        backend, mode: "native", machine code for each lane; "tensorflow" with "xla", "graph" or "eager"; "jax" with
+            "xla" or "eager"; "numpy"; or a Backend object, which brings its own mode and style. "auto" is machine code
+            on a processor, else the library of the arguments, or of the functions that the program calls, and for one
+            that runs on either JAX where it is installed. In mode xla the virtual machine is one compiled program, and
+            `stackless` compiles what lies between calls.
         style: how primitives run on the active lanes only: "masking" computes all lanes and selects, "gather" computes
             the active ones' rows (NumPy, and TensorFlow in mode eager); "auto" is gather on NumPy, else masking.
         schedule: "auto", "earliest", "most_active", "sweep", "drain" or a Schedule of your own: the order in which the
@@ -178,10 +182,8 @@ class BatchedFunction(LaneFunction):
         if options.executor == "unbatched" and inputs.lanes:
             return self._run_unbatched(inputs)
         began = time.perf_counter()
-        if options.backend == AUTO and options.executor not in ("unbatched", "reference"):
-            library = self._backend(inputs.types, options.mode, options.style, [args, kwargs])
-            library = engine_on(library, options.mode, options.style, options.schedule, options.executor)
-            options = replace(options, backend=library)
+        if options.executor not in ("unbatched", "reference"):
+            options = replace(options, backend=self._engine(inputs.types, options, [args, kwargs]))
         arrays = options.arrays()
         compiled = self.compiled(inputs.types, arrays)
         results: Sequence[Any]
@@ -256,6 +258,19 @@ class BatchedFunction(LaneFunction):
         """Both executable forms for one lane's argument types; compiled once per types and backend."""
         key = (hashable(types), backend)
         return self._compiled.get(key) or self._compiled.put(key, self._compile(types, backend))
+
+    def _engine(self, types: tuple[Any, ...], options: RunOptions, arguments: Any) -> str | Backend:
+        """The engine's name, where the option `backend` leaves it open; else that option."""
+        backend, mode, style = options.backend, options.mode, options.style
+        alone = not has_jax() and "tensorflow" not in sys.modules  # then it calls functions of neither
+        if backend == AUTO:
+            asked = mode, style, options.schedule, options.executor
+            if alone and (engine := engine_alone(*asked)):
+                return engine
+            return engine_on(self._backend(types, mode, style, arguments), *asked)
+        if is_family(backend) and not alone:
+            return engine_with(backend, self._backend(types, options.engine().info.mode_of(mode), style, arguments))
+        return backend
 
     def _backend(self, types: tuple[Any, ...], mode: str, style: str = "auto", arguments: Any = ()) -> str:
         """The name of the backend that `auto` stands for: that of the arguments' library, or of the functions that the

@@ -29,7 +29,7 @@ from batchnuts.autobatch.api import BatchedFunction
 from batchnuts.autobatch.backends.backend import Identity
 from batchnuts.autobatch.backends.registry import has_jax, missing
 from batchnuts.autobatch.engines.engine import EngineInfo, MachineOptions
-from batchnuts.autobatch.engines.registry import engine_infos, engine_of, engine_on, preferred_backend
+from batchnuts.autobatch.engines.registry import engine_infos, engine_of, engine_on, engine_with, preferred_backend
 from batchnuts.autobatch.environment import processors
 from batchnuts.autobatch.errors import OptionError
 from batchnuts.autobatch.ir.expression import Expression
@@ -62,6 +62,7 @@ __all__ = [
     "Traced",
     "engine_infos",
     "engine_on",
+    "engine_with",
     "expression_of_gradient",
     "has_jax",
     "library_of",

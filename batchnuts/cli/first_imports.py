@@ -38,8 +38,9 @@ def expected_libraries(config: RunConfig) -> set[str]:
     if (bridge := bridge_of(model)) is not None:
         return {bridge.backend}
     expected = imported_by(model.target.partition(":")[0]) if isinstance(model, TargetOptions) else set()
-    if backend in engine_infos() and engine_infos()[backend].differentiates:
-        expected = expected | {backend}
+    info = engine_infos().get(backend)  # none of `auto`
+    if info is not None and info.family != backend:  # a family's is that of the density
+        expected = expected | {backend if info.differentiates else info.gradients} - {""}
     if expected:
         return expected
     return {preferred_backend(config.execution.expert.mode, config.execution.expert.style)}

@@ -49,13 +49,14 @@ ROUNDING = 1000
 
 def _import_library(backend: str, threads: int, *, keeps: bool) -> None:
     """Its options and threads have to be settled before the model makes its first array."""
-    if backend == "tensorflow":
+    library = library_of_gradients(backend)
+    if library == "tensorflow":
         with without_jax():
             import_tensorflow()
     if keeps:
         prepare_disk_cache(backend)
     use_own_threads(threads, backend)
-    if (library := library_of_gradients(backend)) is not None:
+    if library is not None:
         tensor_library(library)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from batchnuts.autobatch.machine import engine_infos
 from batchnuts.files.groups import AnyGroup, datasets_of
 from batchnuts.files.url import OutputLocation
 from batchnuts.mcmc.diagnostics.diagnose import COLUMNS, RUNNING_COLUMNS, Diagnostics, DiagnosticsError
@@ -82,8 +83,11 @@ def print_report(
     console.print(_warmup(draws), highlight=False, markup=False, soft_wrap=True)
     if draws.ended:
         console.print(f"Sampling ended: {draws.ended}", highlight=False, markup=False, soft_wrap=True)
-    reason = f" {draws.backend_reason}" if draws.backend_reason else ""
-    console.print(f"Backend: {draws.execution.backend}{reason}", highlight=False, soft_wrap=True)
+    backend, engines = draws.execution.backend, engine_infos()
+    if draws.backend_reason:  # which names the library of gradients besides
+        family = engines[backend].family if backend in engines else ""
+        backend = f"{family or backend} {draws.backend_reason}"
+    console.print(f"Backend: {backend}", highlight=False, soft_wrap=True)
     console.print(f"Speed: {speed}utilization {draws.utilization:.2f}{served}", highlight=False, soft_wrap=True)
     console.print(f"Metric: {draws.metric}", highlight=False, soft_wrap=True)
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in timings.items())

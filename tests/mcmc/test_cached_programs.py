@@ -17,6 +17,8 @@ import batchnuts
 from batchnuts.autobatch import api, ops
 from batchnuts.autobatch.backends.jax.machine import _Program
 from batchnuts.autobatch.backends.tensorflow.packing import PackedFunction
+from batchnuts.autobatch.lru_cache import LruCache
+from batchnuts.autobatch.native import rounds
 from batchnuts.disk_cache.entries import Entries
 from batchnuts.disk_cache.folder import current, entries_of, keeping
 from batchnuts.mcmc.execution.workers import Workers
@@ -108,6 +110,22 @@ def test_a_second_start_compiles_and_traces_no_machine_and_draws_the_same(
     np.testing.assert_array_equal(second.stats["n_steps"], first.stats["n_steps"])
     assert kept_in(tmp_path).summary().entries == written
     assert os.listdir(tmp_path) == ["programs"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "library"), [("native", "jax"), ("native_tensorflow", "tensorflow")])
+def test_a_second_start_in_machine_code_traces_no_loop_and_draws_the_same(
+    tmp_path: Path, traces: list[str], compiled: list[str], monkeypatch: pytest.MonkeyPatch, backend: str, library: str
+) -> None:
+    found = []
+    for _ in range(2):
+        monkeypatch.setattr(rounds, "_loops", LruCache(16))  # as in another process
+        found.append(run(tmp_path, backend=backend))
+        assert traces == [library] * 2, "of four lanes where chains begin, and of two"
+        assert len(compiled) == 3
+        forget_files()
+    np.testing.assert_array_equal(found[1].position, found[0].position)
+    assert kept_in(tmp_path).tally.dropped == 0
 
 
 @pytest.mark.slow

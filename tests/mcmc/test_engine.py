@@ -17,6 +17,7 @@ import pytest
 import tensorflow as tf
 from moments import assert_expectations
 
+import batchnuts
 from batchnuts.api.sampling import sample_chains
 from batchnuts.autobatch import ops
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
@@ -25,6 +26,7 @@ from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, split_settings
 from batchnuts.models import REGISTRY, build
+from batchnuts.models.eight_schools import EFFECTS, ERRORS
 from batchnuts.settings.schema import SettingsError
 
 SCALE = np.array([1.0, 2.0])
@@ -52,15 +54,19 @@ def test_the_library_of_a_density_is_found(name: str) -> None:
     density_library, execution = choose_density_library(model, ExecutionSettings(), np.ones(2))
     assert density_library.backend == (library or "jax")
     on_jax = density_library.backend == "jax"
-    assert execution.backend == ("native" if on_jax else "tensorflow")
-    gradients = "in machine code" if library is None else "by JAX"
-    assert density_library.reason.startswith(f"with gradients {gradients}, because " if on_jax else "because ")
-    for asked, differentiates in (("tensorflow", "tensorflow"), ("jax", "jax"), ("native", "jax")):
+    engine, title = ("native", "JAX") if on_jax else ("native_tensorflow", "TensorFlow")
+    assert execution.backend == engine
+    gradients = "in machine code" if library is None else f"by {title}"
+    assert density_library.reason.startswith(f"with gradients {gradients}, because ")
+    by_name, of_family = choose_density_library(model, ExecutionSettings(backend="native"), np.ones(2))
+    assert (by_name, of_family) == (DensityLibrary("jax", "") if on_jax else density_library, execution)
+    asked_and_library = {"tensorflow": "tensorflow", "jax": "jax", "native_tensorflow": "tensorflow"}
+    for asked, differentiates in asked_and_library.items():
         if library in (differentiates, None):
             found, _ = choose_density_library(model, ExecutionSettings(backend=asked), np.ones(2))
             assert found == DensityLibrary(differentiates, "")
         else:
-            whose = ", whose gradients are computed by JAX" if asked == "native" else ""
+            whose = ", whose gradients are computed by TensorFlow" if asked == "native_tensorflow" else ""
             said = f"written in .*, but execution.backend is {asked}{whose}. Use backend"
             with pytest.raises(ModelError, match=said):
                 choose_density_library(model, ExecutionSettings(backend=asked), np.ones(2))
@@ -128,6 +134,28 @@ def test_the_same_posterior_on_both(backend: str) -> None:
     assert_expectations(np.concatenate([scaled, scaled**2], axis=-1), [0.0, 0.0, 1.0, 1.0], 0.1)
 
 
+def schools(q: Any) -> Any:
+    """Eight schools in TensorFlow's own functions: mu, log tau, and eight effects."""
+    y, sigma = (tf.constant(x, q.dtype) for x in (EFFECTS, ERRORS))
+    mu, tau, eta = q[0], tf.exp(q[1]), q[2:]
+    prior = q[1] - 0.02 * mu**2 - tf.math.log1p(tf.square(tau / 5.0)) - 0.5 * tf.reduce_sum(eta**2)
+    return prior - 0.5 * tf.reduce_sum(((y - mu - tau * eta) / sigma) ** 2)
+
+
+@pytest.mark.parametrize("machine", ["numpy", pytest.param("tensorflow", marks=pytest.mark.slow)])
+def test_machine_code_visits_what_a_virtual_machine_visits(machine: str) -> None:
+    """A density of TensorFlow's: `auto` and `native` take machine code, with its gradients."""
+    model = Model.from_function(schools, dimension=10, dtype="float64")
+    settings = {"chains": 4, "warmup": 0, "draws": 3, "step_size": 0.3, "seed": 5}
+    expected = run_chains(model, *split_settings({**settings, "backend": machine}))
+    for backend in ("auto", "native"):
+        found = run_chains(model, *split_settings({**settings, "backend": backend}))
+        assert found.execution.backend == "native_tensorflow"
+        assert found.backend_reason.startswith("with gradients by TensorFlow, because the log-density is written in ")
+        np.testing.assert_array_equal(found.stats["n_steps"], expected.stats["n_steps"])
+        np.testing.assert_allclose(found.position, expected.position, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_arrays_that_a_density_makes_have_its_dtype(dtype: str) -> None:
     """JAX's own default is float32 where the position is, and float64 where that is, whatever `jax_enable_x64` says."""
@@ -147,6 +175,72 @@ def test_plain_python_computes_with_numpy() -> None:
         value, gradient = value_and_gradient(model, density_library_of(model))(np.array([1.0, 2.0]))
         assert type(value) is np.float64
         np.testing.assert_array_equal(gradient, [-1.0, -0.5])
+
+
+WITHOUT = """
+import importlib.util, sys
+absent, model, backend = sys.argv[1].split(","), sys.argv[2], sys.argv[3]
+class Absent:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name in absent else found(name, *more)
+sys.meta_path.insert(0, Absent)
+import numpy as np
+import batchnuts
+from batchnuts import autobatch
+def of_ops(q):
+    return -0.5 * autobatch.ops.sum(q * q)
+def of_jax(q):
+    import jax.numpy as jnp
+    return -0.5 * jnp.sum(q * q)
+@autobatch.batch
+def halvings(n):
+    return 0 if n <= 1 else 1 + halvings(n // 2)
+assert halvings(np.array([9, 1])).tolist() == [3, 0], "without any of them"
+settings = {"chains": 2, "warmup": 0, "draws": 2, "step_size": 0.5, "progress": False}
+try:
+    made = batchnuts.Model.from_function(globals()[model], dimension=2)
+    print(batchnuts.sample_chains(made, backend=backend, **settings).posterior.attrs["backend"])
+except batchnuts.BatchnutsError as error:
+    print(type(error).__name__, error)
+"""
+NEITHER = r"ModelError .*needs JAX, .*: pip install 'batchnuts\[jax\]', or TensorFlow, .*: pip install tensorflow\.$"
+ABSENT = [
+    ("jax,tensorflow", "of_ops", "native", NEITHER),
+    ("jax,tensorflow", "of_ops", "auto", NEITHER),
+    ("jax,tensorflow", "of_jax", "native", NEITHER),
+    ("jax", "of_ops", "native", "native_tensorflow$"),
+    ("jax", "of_ops", "jax", "ModelError .*needs JAX, which is not installed: pip install .*auto.$"),
+    ("jax", "of_jax", "native", "ModelError .*No module named 'jax' at "),
+    ("tensorflow", "of_ops", "native", "native$"),
+    (
+        "tensorflow",
+        "of_ops",
+        "native_tensorflow",
+        "ModelError .*needs TensorFlow, .*: pip install tensorflow; .*auto.$",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("absent", "model", "backend", "said"),
+    [pytest.param(*case, marks=pytest.mark.slow if number else ()) for number, case in enumerate(ABSENT)],
+)
+def test_a_library_that_is_not_installed_is_named_where_it_is_needed(
+    tmp_path: Path, absent: str, model: str, backend: str, said: str
+) -> None:
+    """With what to install, and as an error of ours."""
+    program = tmp_path / "program.py"
+    program.write_text(WITHOUT)
+    packages = absent.replace("jax", "jax,jaxlib").replace("tensorflow", "tensorflow,tensorflow_probability,tf_keras")
+    command = [sys.executable, str(program), packages, model, backend]
+    environment = {**os.environ, "PYTHONPATH": str(Path(batchnuts.__file__).parents[1])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.match(said, done.stdout.splitlines()[-1]), done.stdout
 
 
 RUN = """

@@ -244,6 +244,8 @@ EXECUTORS: dict[str, dict[str, Any]] = {
     "eager": {"backend": "tensorflow", "mode": "eager"},
     "graph": {"mode": "graph"},
     "xla": {"backend": "tensorflow", "mode": "xla"},
+    "native": {"backend": "native"},
+    "native_tensorflow": {"backend": "native_tensorflow"},
 }
 
 

@@ -20,8 +20,15 @@ from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH
 
 RTOL = {"float32": 2e-6, "float64": 1e-13}
 
-LIBRARIES = ["numpy", *(["jax"] if has_jax() else [])]
-each_library = pytest.mark.parametrize("library", LIBRARIES)
+IN_XLA = [*(["jax"] if has_jax() else []), "tensorflow"]
+"""Libraries whose programs call machine code."""
+
+ENGINES = {"tensorflow": "native_tensorflow"}
+"""By the library of foreign primitives; the others are `native`'s."""
+
+
+def options_of(library: str) -> dict[str, str]:
+    return {**NATIVE.options, "backend": ENGINES.get(library, "native")}
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
@@ -40,9 +47,11 @@ def test_the_corpus_agrees_with_plain_python(case: Case) -> None:
         np.testing.assert_array_equal(a, b[order])
 
 
-def machine_of(function: Any, *arguments: Any, depth: int = 4, limited: bool = False) -> tuple[LaneProgram, Any]:
+def machine_of(
+    function: Any, *arguments: Any, depth: int = 4, limited: bool = False, library: str = "jax"
+) -> tuple[LaneProgram, Any]:
     """A machine for these arguments [lanes, ...], whose stacks grow unless they are limited."""
-    program = LaneProgram(function, arguments, "native", "xla")
+    program = LaneProgram(function, arguments, ENGINES.get(library, "native"), "xla")
     lanes = len(flatten(arguments)[0][0])
     made = program.machine(lanes, depth, grows=not limited)
     assert isinstance(made, NativeMachine)
@@ -143,20 +152,20 @@ N, X = np.array([3, 0, 5, 2]), np.array([0.5, 1.0, -1.0, 2.0])
 EXPECTED = [sum((x + k) ** 3 for k in range(1, n + 1)) + 3 * n * x for n, x in zip(N, X, strict=True)]
 
 
-@pytest.fixture(params=LIBRARIES)
+@pytest.fixture(params=["numpy", *IN_XLA])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The array library of foreign primitives."""
     from batchnuts.autobatch.engines import native
 
-    monkeypatch.setattr(native, "has_jax", lambda: request.param == "jax")
+    monkeypatch.setattr(native, "has_jax", lambda: request.param != "numpy")
     return str(request.param)
 
 
 def test_foreign_primitives_are_computed_for_all_lanes_that_wait(library: str) -> None:
-    np.testing.assert_allclose(sum_of_cubes.run(N, X, **NATIVE.options), EXPECTED)
+    np.testing.assert_allclose(sum_of_cubes.run(N, X, **options_of(library)), EXPECTED)
     factor.value = np.array(-1.0)
     try:
-        changed = sum_of_cubes.run(N, X, **NATIVE.options)
+        changed = sum_of_cubes.run(N, X, **options_of(library))
     finally:
         factor.value = np.array(3.0)
     np.testing.assert_allclose(changed, np.array(EXPECTED) - 4 * N * X)
@@ -177,10 +186,10 @@ def scaled_twice(x: Any) -> Any:
 
 def test_shared_arrays_are_read_by_both_kinds(library: str) -> None:
     """By machine code, and by what an array library computes; with the values at the start of a run."""
-    np.testing.assert_allclose(scaled_twice.run(X, **NATIVE.options), [6.0, 12.0, -6.0, 24.0])
+    np.testing.assert_allclose(scaled_twice.run(X, **options_of(library)), [6.0, 12.0, -6.0, 24.0])
     factor.value = np.array(2.0)
     try:
-        np.testing.assert_allclose(scaled_twice.run(X, **NATIVE.options), [3.0, 6.0, -4.0, 12.0])
+        np.testing.assert_allclose(scaled_twice.run(X, **options_of(library)), [3.0, 6.0, -4.0, 12.0])
     finally:
         factor.value = np.array(3.0)
 
@@ -196,12 +205,20 @@ def sum_of_many(values: Any) -> Any:
     return total + sum(doubled)
 
 
-@pytest.mark.skipif("jax" not in LIBRARIES, reason="needs JAX")
-@pytest.mark.parametrize(("count", "in_xla"), [(60, True), (61, True), (62, False), (200, False)])
-def test_a_primitive_of_many_values_is_called_from_python(count: int, in_xla: bool) -> None:
-    """The handler of calls from XLA has room for 64 operands: all results, the handle and `go`."""
+@pytest.mark.parametrize(
+    ("library", "count", "in_xla"),
+    [
+        *[
+            pytest.param("jax", n, n < 62, marks=pytest.mark.skipif(not has_jax(), reason=""))
+            for n in (60, 61, 62, 200)
+        ],
+        ("tensorflow", 62, False),
+    ],
+)
+def test_a_primitive_of_many_values_may_be_called_from_python(library: str, count: int, in_xla: bool) -> None:
+    """The handler of calls has room for 64 operands: all results, the handle and `go`."""
     values = tuple(np.array([k, -k], float) for k in range(count))
-    program, machine = machine_of(sum_of_many, values)
+    program, machine = machine_of(sum_of_many, values, library=library)
     assert [foreign.loop is not None for foreign in machine.foreign.values()] == [in_xla]
     total = program.result(machine, machine.run((values,)))
     np.testing.assert_array_equal(total, 3 * np.sum(values, axis=0))
@@ -227,7 +244,7 @@ def test_of_a_chain_only_the_gradient_is_foreign(transition: str, metric: str, l
 
 
 def test_costly_evaluations_are_counted(library: str) -> None:
-    program, machine = machine_of(sum_of_cubes, N, X)
+    program, machine = machine_of(sum_of_cubes, N, X, library=library)
     state = machine.run((N, X))
     counts = machine.counts(state)
     assert counts.costly.useful == N.sum()
@@ -235,15 +252,19 @@ def test_costly_evaluations_are_counted(library: str) -> None:
     np.testing.assert_allclose(program.result(machine, state), EXPECTED)
 
 
-@pytest.mark.skipif("jax" not in LIBRARIES, reason="needs JAX")
-@pytest.mark.parametrize("budget", [1, 2, 3, 100])
-def test_rounds_within_xla_give_what_rounds_from_python_give(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("in_xla", "budget"), [(name, n) for name in IN_XLA for n in ((1, 2, 3, 100) if name == "jax" else (1, 100))]
+)
+def test_rounds_within_xla_give_what_rounds_from_python_give(
+    in_xla: str, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the budget, down to single rounds, and without the call as well."""
     found = []
     for has_call in (True, False):
         if not has_call:
             monkeypatch.setattr("batchnuts.autobatch.native.foreign.make_loop", lambda *_: None)
-        program, machine = machine_of(sum_of_cubes, N, X)
+        program, machine = machine_of(sum_of_cubes, N, X, library=in_xla)
+        assert all((foreign.loop is not None) == has_call for foreign in machine.foreign.values())
         state = machine.start((N, X))
         while machine.count_live(state):
             state = machine.advance(state, budget)
@@ -252,8 +273,36 @@ def test_rounds_within_xla_give_what_rounds_from_python_give(budget: int, monkey
     assert found[0][2] == found[1][2]
 
 
+@primitive(costly=True)
+def of_every_size(a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+    return a + b[0], 2 * b, ~c, d + 1, e - 1
+
+
+@batch
+def repeated(a: Any, b: Any, c: Any, d: Any, e: Any, n: Any) -> Any:
+    while n > 0:
+        a, b, c, d, e = of_every_size(a, b, c, d, e)
+        n -= 1
+    return a, b, c, d, e
+
+
+def test_values_of_any_size_go_through(library: str) -> None:
+    n = np.arange(5)
+    others = n * 0.5, np.ones((5, 3)), n % 2 == 0, n.astype("int8"), n.astype("int32")
+    for dtypes in (("float64", "float64"), ("float32", "float64"), ("float32", "float32")):
+        values = [others[0].astype(dtypes[0]), others[1].astype(dtypes[1]), *others[2:]]
+        if dtypes[0] != dtypes[1]:
+            values[0] = values[0].astype(dtypes[1])
+            values[4] = values[4].astype("int64")
+        found = repeated.run(*values, n, **options_of(library))
+        expected = repeated.run(*values, n, executor=ORACLE)
+        for a, b in zip(found, expected, strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
 def test_a_machine_is_left_when_few_lanes_are_live(library: str) -> None:
-    _, machine = machine_of(sum_of_cubes, N, X)
+    _, machine = machine_of(sum_of_cubes, N, X, library=library)
     state = machine.start((N, X))
     assert machine.count_live(state) == 4
     state = machine.advance(state, 10**9, leave_at=2)
@@ -392,10 +441,12 @@ def test_the_array_engine_runs_where_machine_code_cannot(what: str, monkeypatch:
 def test_it_is_taken_where_nothing_else_is_asked_for() -> None:
     from batchnuts.autobatch.engines.registry import engine_on
 
-    usual = {"library": "jax", "mode": "xla", "style": "auto", "schedule": "auto", "executor": "virtual_machine"}
-    assert engine_on(**usual) == ("native" if has_jax() else "jax")
+    usual = {"library": "tensorflow", "mode": "xla", "style": "auto", "schedule": "auto", "executor": "virtual_machine"}
+    assert engine_on(**usual) == "native_tensorflow"
+    if has_jax():
+        assert engine_on(**{**usual, "library": "jax"}) == "native"
     others = {
-        "library": "tensorflow",
+        "library": "numpy",
         "mode": "eager",
         "style": "masking",
         "schedule": "drain",
@@ -404,3 +455,28 @@ def test_it_is_taken_where_nothing_else_is_asked_for() -> None:
     for name, value in others.items():
         asked = {**usual, name: value}
         assert engine_on(**asked) == asked["library"], name
+
+
+@pytest.mark.parametrize("what", ["no handler", "no answer", "a wrong answer"])
+def test_tensorflow_runs_its_own_machine_where_its_programs_cannot_call(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of another version, say. Machine code is then there for those who ask for it, and driven from Python."""
+    from batchnuts.autobatch.engines.registry import engine_on
+    from batchnuts.autobatch.native import tensorflow_call
+
+    def fail(*_: Any) -> Any:
+        raise AttributeError("no such function")
+
+    if what == "no handler":
+        monkeypatch.setattr(tensorflow_call, "_register", fail)
+    elif what == "no answer":
+        monkeypatch.setattr(tensorflow_call, "call", fail)
+    else:
+        monkeypatch.setattr(tensorflow_call, "call", lambda _handle, operands, _: [operands[0] + 1])
+    tensorflow_call.works.cache_clear()
+    try:
+        assert engine_on("tensorflow", "xla", "auto", "auto", "virtual_machine") == "tensorflow"
+        np.testing.assert_allclose(sum_of_cubes.run(N, X, **options_of("tensorflow")), EXPECTED)
+    finally:
+        tensorflow_call.works.cache_clear()

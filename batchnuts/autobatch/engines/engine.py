@@ -44,6 +44,9 @@ class EngineInfo:
     """Whether log-densities are written in its array library: JAX's and TensorFlow's alone, so far."""
     gradients: str = ""
     """Of one that does not differentiate: the engine whose library computes its gradients; empty: any library's do."""
+    family: str = ""
+    """The name of engines that differ in `gradients` alone, which is that of one of them: it stands for the one whose
+    library a log-density is written in. Empty: there are no others."""
     where: str = ""
     """Of a library that gives gradients: the function that chooses between two arrays by a condition."""
 
@@ -92,6 +95,9 @@ class Threads(Protocol):
 
     def on_shard(self, number: int) -> AbstractContextManager[None]:
         """Within, this thread runs on the part of the processor with that number, modulo the number of parts."""
+
+    def has_accelerator(self) -> bool:
+        """Whether the library computes elsewhere than on the processor. It is imported, and looks for devices."""
 
     def prepare_disk_cache(self) -> None:
         """Have what the library compiles kept on disk where a run asks for that (batchnuts/disk_cache)."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import importlib.util
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 
 from typing_extensions import override
 
 from batchnuts.autobatch.backends.backend import Backend
 from batchnuts.autobatch.backends.registry import get_backend, has_jax
 from batchnuts.autobatch.engines.engine import Engine, EngineInfo, MachineOptions, Threads
+from batchnuts.autobatch.engines.sweep import JAX, TENSORFLOW
 from batchnuts.autobatch.environment import processors
 from batchnuts.autobatch.pipeline import CompiledFunction
 from batchnuts.autobatch.runtime.machine import Machine
@@ -38,25 +41,32 @@ def is_available() -> bool:
 
 
 class NativeEngine(Engine):
-    """Runs each lane by itself. The array library is JAX, where it is installed, else NumPy."""
+    """Runs each lane by itself.
 
-    info = EngineInfo(
-        "native",
-        "machine code",
-        packages=("llvmlite", "jax", "jaxlib", "numpy"),
-        process_bytes=400_000_000,
-        modes=("xla",),
-        compiled_modes=("xla",),
-        resumes=True,
-        own_pace=True,
-        profiles=True,
-        gradients="jax",
-        keeps_programs=True,
-    )
+    arrays: makes the array library of all that has no machine code; has_calls: whether that library's programs can call
+    machine code; threads: imports its support of threads.
+    """
+
+    def __init__(
+        self,
+        info: EngineInfo,
+        arrays: Callable[[str], Backend],
+        has_calls: Callable[[], bool],
+        threads: Callable[[], Threads | None],
+    ) -> None:
+        self.info = info
+        self._arrays = arrays
+        self._has_calls = has_calls
+        self._threads = threads
+
+    def pays(self) -> bool:
+        """Whether it is faster than the virtual machine: on a processor, where rounds need no Python."""
+        threads = self._threads()
+        return threads is not None and not threads.has_accelerator() and self._has_calls()
 
     @override
     def arrays(self, mode: str, style: str) -> Backend:
-        return get_backend("jax", "xla", style) if has_jax() else get_backend("numpy", "eager", style)
+        return self._arrays(style)
 
     @override
     def machine(self, compiled: CompiledFunction, arrays: Backend, lanes: int, options: MachineOptions) -> Machine:
@@ -69,9 +79,48 @@ class NativeEngine(Engine):
 
     @override
     def threads(self) -> Threads | None:
-        from batchnuts.autobatch.backends.jax import threads
-
-        return threads
+        return self._threads()
 
 
-NATIVE = NativeEngine()
+def _jax_or_numpy(style: str) -> Backend:
+    return get_backend("jax", "xla", style) if has_jax() else get_backend("numpy", "eager", style)
+
+
+def _calls_of_tensorflow() -> bool:
+    from batchnuts.autobatch.native import tensorflow_call
+
+    return tensorflow_call.is_possible()
+
+
+NATIVE = NativeEngine(
+    EngineInfo(
+        "native",
+        "machine code",
+        packages=("llvmlite", *JAX.info.packages),
+        process_bytes=400_000_000,
+        modes=("xla",),
+        compiled_modes=("xla",),
+        resumes=True,
+        own_pace=True,
+        profiles=True,
+        gradients=JAX.info.name,
+        family="native",
+        keeps_programs=True,
+    ),
+    _jax_or_numpy,
+    lambda: True,
+    JAX.threads,
+)
+
+NATIVE_TENSORFLOW = NativeEngine(
+    replace(
+        NATIVE.info,
+        name="native_tensorflow",
+        packages=("llvmlite", *TENSORFLOW.info.packages),
+        process_bytes=850_000_000,
+        gradients=TENSORFLOW.info.name,
+    ),
+    lambda style: get_backend("tensorflow", "xla", style),
+    _calls_of_tensorflow,
+    TENSORFLOW.threads,
+)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 from batchnuts.autobatch.backends.registry import has_jax
 from batchnuts.autobatch.engines.engine import Engine, EngineInfo
-from batchnuts.autobatch.engines.native import NATIVE, is_available
+from batchnuts.autobatch.engines.native import NATIVE, NATIVE_TENSORFLOW, is_available
 from batchnuts.autobatch.engines.reference import ReferenceEngine
 from batchnuts.autobatch.engines.sweep import JAX, NUMPY, TENSORFLOW
 from batchnuts.autobatch.errors import CompileError, OptionError
@@ -36,6 +36,9 @@ def engine_infos() -> dict[str, EngineInfo]:
     return {name: engine.info for name, engine in _ENGINES.items()}
 
 
+_NATIVE = {engine.info.gradients: engine for engine in (NATIVE, NATIVE_TENSORFLOW)}
+"""Machine code by the library that computes gradients."""
+
 AUTO = "auto"
 """The backend's name in place of which one is chosen."""
 
@@ -47,18 +50,33 @@ def preferred_backend(mode: str = "xla", style: str = "auto") -> str:
 
 
 def engine_on(library: str, mode: str, style: str, schedule: Any, executor: str) -> str:
-    """The engine that `auto` takes for a program whose array library is this one: machine code where that computes on
-    the processor, the library is JAX, and nothing else is asked for."""
-    as_usual = mode == "xla" and style == "auto" and schedule == "auto" and executor == "virtual_machine"
-    if library == "jax" and as_usual and is_available() and _on_processor():
-        return NATIVE.info.name
-    return library
+    """The engine that `auto` takes for a program whose array library is this one: machine code where that is faster,
+    and nothing else is asked for."""
+    native = _NATIVE.get(library) if _is_usual(mode, style, schedule, executor) else None
+    return native.info.name if native is not None and is_available() and native.pays() else library
 
 
-def _on_processor() -> bool:
-    import jax
+def is_family(name: Any) -> TypeGuard[str]:
+    """Whether a name stands for one of several engines, by the library of a program (`EngineInfo.family`)."""
+    return isinstance(name, str) and name in _ENGINES and _ENGINES[name].info.family == name
 
-    return bool(jax.default_backend() == "cpu")
+
+def engine_with(name: str, library: str) -> str:
+    """The engine that a name stands for where gradients are computed by this library: one of a family by the name of
+    the family, else that of the name."""
+    infos = engine_infos().values()
+    kin = [info.name for info in infos if info.family == name and info.gradients == library]
+    return kin[0] if kin else name
+
+
+def engine_alone(mode: str, style: str, schedule: Any, executor: str) -> str | None:
+    """The engine that `auto` takes for a program that calls functions of no library, where JAX is not installed:
+    machine code, which needs neither; None where something else is asked for."""
+    return NATIVE.info.name if _is_usual(mode, style, schedule, executor) and is_available() else None
+
+
+def _is_usual(mode: str, style: str, schedule: Any, executor: str) -> bool:
+    return mode == "xla" and style == "auto" and schedule == "auto" and executor == "virtual_machine"
 
 
 def backend_of_program(compiles: Callable[[str], object], mode: str, style: str = "auto") -> str:
@@ -84,5 +102,5 @@ def backend_of_program(compiles: Callable[[str], object], mode: str, style: str 
 
 
 # of array libraries, the first one starts in the shortest time
-for _engine in (NATIVE, JAX, TENSORFLOW, NUMPY, ReferenceEngine()):
+for _engine in (*_NATIVE.values(), JAX, TENSORFLOW, NUMPY, ReferenceEngine()):
     register(_engine)

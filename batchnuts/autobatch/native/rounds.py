@@ -25,7 +25,7 @@ from batchnuts.autobatch.native.functions import declared
 from batchnuts.autobatch.native.layout import PC, WAITING, Layout
 from batchnuts.autobatch.native.sizes import SizeReader
 from batchnuts.autobatch.native.types import I1, I8, I32, I64, POINTER, integer
-from batchnuts.autobatch.native.xla_call import MOST, TARGET, register
+from batchnuts.autobatch.native.xla_call import MOST, Calls, calls_of
 
 
 def serve_name(number: int) -> str:
@@ -114,46 +114,44 @@ class Loop:
         op: PrimOp,
         types: Mapping[str, TensorType],
         lanes: int,
+        backend: Backend,
+        calls: Calls,
         identity: Identity | None,
     ) -> None:
-        import jax
-
-        from batchnuts.autobatch.backends.jax.machine import JitMachine
-
-        register()
         self.inputs = tuple(f"input:{i}" for i in range(len(op.vars_in)))
-        shapes = [jax.ShapeDtypeStruct((lanes, *types[v].shape), types[v].dtype) for v in op.vars_in]
+        results = [TensorType(types[v].dtype, (lanes, *types[v].shape)) for v in op.vars_in]
+        results.append(TensorType("int32", (1,)))
 
         def advance(state: State) -> tuple[State, Any]:
             shared = [array for name, array in state.items() if name.startswith(PREFIX)]
-            results = [*shapes, jax.ShapeDtypeStruct((1,), "int32")]
-            # no side effect, for the sake of the disk cache: it depends on its last result, so each round has its call
-            call = jax.ffi.ffi_call(TARGET, results)
 
-            def body(carry: Any) -> Any:
-                *given, go = carry
-                return tuple(call(state["handle"], *function(*given, *shared), go))
+            def round_(*values: Any) -> Sequence[Any]:
+                *given, go = values
+                # it depends on its last result, so each round has its call
+                return calls.call(state["handle"], [*function(*given, *shared), go], results)
 
-            first = (*(state[name] for name in self.inputs), jax.numpy.ones(1, "int32"))
-            *last, go = jax.lax.while_loop(lambda carry: carry[-1][0] != 0, body, first)
+            *last, go = calls.repeat(round_, [*(state[name] for name in self.inputs), state["go"]])
             return dict(zip(self.inputs, last, strict=True)), go[0]
 
         function_of_state = MachineFunction(advance, self.inputs, lambda: _text(op, types), lanes, identity)
-        self._program = JitMachine(function_of_state)
+        self._program = backend.compile_machine(function_of_state, plain=False)
 
-    def _state(self, handle: np.ndarray, inputs: Sequence[np.ndarray], shared: Mapping[str, Any]) -> State:
-        return {"handle": handle, **dict(zip(self.inputs, inputs, strict=True)), **shared}
+    def _state(
+        self, handle: np.ndarray, inputs: Sequence[np.ndarray], shared: Mapping[str, Any], rounds: bool = True
+    ) -> State:
+        go = np.array([rounds], np.int32)
+        return {"handle": handle, "go": go, **dict(zip(self.inputs, inputs, strict=True)), **shared}
 
     def compile(self, inputs: Sequence[np.ndarray], shared: Mapping[str, Any]) -> None:
-        """Compile it for such arrays."""
-        self._program.compile(self._state(np.zeros(2, np.uint64), inputs, shared))
+        """Compile it for such arrays: no round is made."""
+        self._program(self._state(np.zeros(2, np.uint64), inputs, shared, rounds=False))
 
     def trace(self, inputs: Sequence[np.ndarray], shared: Mapping[str, Any]) -> None:
         """Do the Python part of compiling."""
         self._program.trace(self._state(np.zeros(2, np.uint64), inputs, shared))
 
     def run(self, handle: np.ndarray, inputs: Sequence[np.ndarray], shared: Mapping[str, Any]) -> None:
-        """Run it. handle: of xla_call.py. shared: the primitive's shared arrays, by their entries of a state."""
+        """Run it. handle: as for `Calls.call`. shared: the primitive's shared arrays, by their entries of a state."""
         self._program(self._state(handle, inputs, shared))
 
 
@@ -166,18 +164,18 @@ def make_loop(
     identity: Identity | None,
 ) -> Loop | None:
     """The loop of a primitive; None where the backend's library has no such call, or for no inputs or too many."""
-    if backend.name != "jax" or backend.mode != "xla" or not op.vars_in:
-        return None
     operands, results = len(op.vars_out) + 2, len(op.vars_in) + 1  # with the handle and `go`
-    if max(operands, results) > MOST:
+    calls = calls_of(backend)
+    if calls is None or not op.vars_in or max(operands, results) > MOST:
         return None
     if identity is None:
-        return Loop(function, op, types, lanes, None)
+        return Loop(function, op, types, lanes, backend, calls, None)
     identity = identity.alone()  # the loop depends on the primitive, and not on the program around it
-    key = identity.key(_text(op, types), lanes=lanes)
-    if key is None:
-        return Loop(function, op, types, lanes, identity)
-    return _loops.get((key, lanes)) or _loops.put((key, lanes), Loop(function, op, types, lanes, identity))
+    text = identity.key(_text(op, types), lanes=lanes)
+    if text is None:
+        return Loop(function, op, types, lanes, backend, calls, identity)
+    key = (text, lanes, backend.name)
+    return _loops.get(key) or _loops.put(key, Loop(function, op, types, lanes, backend, calls, identity))
 
 
 _loops: LruCache[Loop] = LruCache(16)

@@ -11,12 +11,14 @@ handler claims is the one that the caller has.
 
 from __future__ import annotations
 
-import ctypes
 import functools
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from llvmlite import ir
 
+from batchnuts.autobatch.backends.backend import Array, Backend
+from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.native.compile import MachineCode
 from batchnuts.autobatch.native.types import I8, I32, I64, POINTER, integer
 
@@ -26,8 +28,10 @@ _EXTENSION, _API, _STAGE = 8, 16, 32
 _OPERANDS, _OPERAND_ARRAY, _RESULTS, _RESULT_ARRAY = 56, 72, 96, 112
 _DATA = 24
 """Of XLA_FFI_Buffer."""
-_API_VERSION = 16
-"""Of XLA_FFI_Api: XLA_FFI_Api_Version, in which the two numbers are at 16 and 20."""
+_API_VERSION, _NUMBERS = 16, (16, 20)
+"""Of XLA_FFI_Api: XLA_FFI_Api_Version; and of the two numbers in that."""
+_OLD_VERSION = (0, 1)
+"""Of callers that do not say theirs, as in TensorFlow 2.18."""
 _KIND, _METADATA_KIND, _METADATA = 8, 1, 24
 """Of XLA_FFI_Metadata_Extension: its kind, and the metadata that it asks for."""
 _VERSION_OF_METADATA, _TRAITS = 8, 32
@@ -58,9 +62,17 @@ def _module() -> ir.Module:
     asks = b.icmp_signed("==", load(extension, _KIND, I32), ir.Constant(I32, _METADATA_KIND))
     b.cbranch(asks, metadata, stage)
     b.position_at_end(metadata)
-    answer, version = load(extension, _METADATA, POINTER), at(load(frame, _API, POINTER), _API_VERSION)
-    for offset in (16, 20):
-        b.store(load(version, offset, I32), at(answer, _VERSION_OF_METADATA + offset))
+    answer, api = load(extension, _METADATA, POINTER), load(frame, _API, POINTER)
+
+    def claim(version: list[Any]) -> None:
+        for number, offset in zip(version, _NUMBERS):
+            b.store(number, at(answer, _VERSION_OF_METADATA + offset))
+
+    with b.if_else(b.icmp_unsigned("!=", api, null)) as (says_its_own, says_none):
+        with says_its_own:
+            claim([load(api, _API_VERSION + offset, I32) for offset in _NUMBERS])
+        with says_none:
+            claim([ir.Constant(I32, number) for number in _OLD_VERSION])
     b.store(ir.Constant(I32, 0), at(answer, _TRAITS))
     b.ret(null)
     b.position_at_end(stage)
@@ -100,12 +112,32 @@ def _module() -> ir.Module:
 
 
 @functools.cache
-def register() -> MachineCode:
-    """Make the handler known to JAX, once in a process; it must live as long as programs that call it."""
-    import jax
+def handler() -> MachineCode:
+    """The code of the function `handler`, which lives as long as this process: programs call it."""
+    return MachineCode(_module())
 
-    code = MachineCode(_module())
-    new = ctypes.pythonapi.PyCapsule_New
-    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    jax.ffi.register_ffi_target(TARGET, new(code.address("handler"), None, None), platform="cpu")
-    return code
+
+class Calls(Protocol):
+    """What an array library has for programs of XLA's that call machine code: a module of this folder."""
+
+    def is_possible(self) -> bool:
+        """Whether programs can make calls here. It makes the handler known to the library."""
+
+    def call(self, handle: Array, operands: Sequence[Array], results: Sequence[TensorType]) -> Sequence[Array]:
+        """The results of `function(context, operands, results)`, in a program that is traced.
+
+        handle: uint64[2], the function's address and that of its context.
+        """
+
+    def repeat(self, body: Callable[..., Sequence[Array]], first: Sequence[Array]) -> Sequence[Array]:
+        """The values after a loop whose trips `body` makes, while the last value's first element is not 0."""
+
+
+def calls_of(backend: Backend) -> Calls | None:
+    """Those of a backend's library, None where it has none."""
+    calls: Calls | None = None
+    if backend.mode == "xla" and backend.name == "jax":
+        from batchnuts.autobatch.native import jax_call as calls
+    elif backend.mode == "xla" and backend.name == "tensorflow":
+        from batchnuts.autobatch.native import tensorflow_call as calls
+    return calls if calls is not None and calls.is_possible() else None

@@ -16,7 +16,7 @@ from batchnuts.autobatch import BatchedFunction, CompileError, batch
 from batchnuts.mcmc.execution.in_parts import in_parts, width_for
 from batchnuts.mcmc.model.check_model import decomposition_help, density_failure, first_line, is_decomposition, place_of
 from batchnuts.mcmc.model.fingerprint import Fingerprint, fingerprint
-from batchnuts.mcmc.model.library_choice import density_library_of
+from batchnuts.mcmc.model.library_choice import density_library_for, density_library_of
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
@@ -94,12 +94,16 @@ class ProgramGradients(GradientService):
         try:
             log_density, gradient = in_parts(call, [position], self.width or width_for(len(position)))
         except Exception as error:
-            raise _failure(self.model, position, self.execution.backend, error) from error
+            library = density_library_for(self.model, self.execution.backend).backend
+            raise _failure(self.model, position, library, error) from error
         return log_density, gradient
 
 
-def _failure(model: Model, position: NDArray[Any], backend: str, error: Exception) -> ModelError:
-    """The error where a density that runs for one chain fails at positions [chains, dimension], in users' terms."""
+def _failure(model: Model, position: NDArray[Any], library: str, error: Exception) -> ModelError:
+    """The error where a density that runs for one chain fails at positions [chains, dimension], in users' terms.
+
+    library: that differentiates it.
+    """
     cause = error.__cause__ or error
     if is_decomposition(cause):
         return ModelError(
@@ -121,7 +125,7 @@ def _failure(model: Model, position: NDArray[Any], backend: str, error: Exceptio
         )
     return ModelError(
         f"Model {model.name!r}: its log-density runs for one chain but not for many{place_of(cause, model)}. "
-        f"{_advice(backend, cause)}: {type(cause).__name__}: {first_line(cause)}"
+        f"{_advice(library, cause)}: {type(cause).__name__}: {first_line(cause)}"
     )
 
 
@@ -129,14 +133,14 @@ _NO_BOUND_OF_TRIPS = "requires a fixed tensor list size"
 """A part of XLA's message for a loop without a bound of its trips."""
 
 
-def _advice(backend: str, cause: BaseException) -> str:
+def _advice(library: str, cause: BaseException) -> str:
     """Advice what to write instead, and the beginning of what the library said."""
     if _NO_BOUND_OF_TRIPS in str(cause):
         return (
             "It has the gradient of a loop, for which XLA needs a bound of the number of trips: give tf.while_loop "
             "maximum_iterations=, or run with execution.expert.mode=graph. What TensorFlow said"
         )
-    if backend == "jax":
+    if library == "jax":
         return (
             "JAX traces it: write branches on values with jax.numpy.where or jax.lax.cond, and loops over values with "
             "jax.lax. What JAX said"

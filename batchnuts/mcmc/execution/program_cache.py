@@ -182,7 +182,7 @@ def _identity(
     if execution.expert.executor != "virtual_machine" or not by_xla or current() is None:
         return None
     # TensorFlow's programs call one trace of the density; JAX traces it for each, and a twin is traced for each
-    by_one_trace = execution.backend == "tensorflow" and model.batched_value_and_gradient is None
+    by_one_trace = density_library.backend == "tensorflow" and model.batched_value_and_gradient is None
     traced = density.function if by_one_trace else None
     other_settings = repr([(name, value) for name, value in settings if name != "cache"])
 

@@ -14,6 +14,7 @@ from batchnuts.autobatch.machine import (
     TensorLibrary,
     engine_infos,
     engine_on,
+    engine_with,
     missing,
     preferred_backend,
     tensor_library,
@@ -97,8 +98,11 @@ def density_library_for(model: Model, backend: str) -> DensityLibrary:
 
 def likely_backend(model: Model, execution: ExecutionSettings) -> str:
     """The backend that a run will take, as far as that is known without trying the density."""
-    if execution.backend != "auto":
-        return execution.backend
+    library = _likely_library(model, execution)
+    return library if execution.backend == "auto" else engine_with(execution.backend, library)
+
+
+def _likely_library(model: Model, execution: ExecutionSettings) -> str:
     if model.library is not None:
         return model.library
     loaded = [name for name in LIBRARIES if name in sys.modules]
@@ -126,13 +130,16 @@ def choose_density_library(
         expert = execution.expert
         engine = engine_on(density_library.backend, mode, style, expert.schedule, expert.executor)
         if engine != density_library.backend:
-            reason = f"with gradients by {_title(density_library.backend)}, {density_library.reason}"
+            density_library = _of_gradients(density_library)
             if engine_infos()[engine].own_pace and written_in(model) is None and is_emitted(model):
                 reason = "with gradients in machine code, because the log-density is a small one, written with ops"
-            density_library = DensityLibrary(density_library.backend, reason)
+                density_library = DensityLibrary(density_library.backend, reason)
         execution = execution.model_copy(update={"backend": engine})
         _refuse_unknown(execution)
         return density_library, execution
+    engine = engine_with(requested, density_library.backend)
+    if engine != requested:
+        return _of_gradients(density_library), execution.model_copy(update={"backend": engine})
     library = library_of_gradients(requested)
     if library is None:
         return density_library, execution
@@ -144,6 +151,12 @@ def choose_density_library(
             "runs on either."
         )
     return _installed(model, DensityLibrary(library, "")), execution
+
+
+def _of_gradients(density_library: DensityLibrary) -> DensityLibrary:
+    """The library that computes gradients for an engine of another name."""
+    title = _title(density_library.backend)
+    return DensityLibrary(density_library.backend, f"with gradients by {title}, {density_library.reason}")
 
 
 def _refuse_unknown(execution: ExecutionSettings) -> None:

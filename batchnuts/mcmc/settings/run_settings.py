@@ -358,9 +358,9 @@ class ExecutionSettings(Settings):
 
     backend: BackendName = Field(
         "auto",
-        description="native runs each chain in machine code, the others run the virtual machine on that array "
-        "library; auto: native with gradients by JAX; jax on accelerators; tensorflow for a density written in "
-        "TensorFlow, or without JAX",
+        description="native runs each chain in machine code, with gradients by the library of the density; "
+        "native_tensorflow the same with TensorFlow's; the others run the virtual machine on that array library. auto: "
+        "native on a processor, else jax or tensorflow",
     )
     chunk_lanes: int | None = Field(
         None,

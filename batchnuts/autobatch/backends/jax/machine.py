@@ -87,10 +87,6 @@ class JitMachine(CompiledMachine):
     def trace(self, state: State, *scalars: Array) -> None:
         self._program(state, scalars)
 
-    def compile(self, state: State, *scalars: Array) -> None:
-        """Compile it for such arguments."""
-        self._program(state, scalars).ready()
-
     def compiled_text(self, state: State, *scalars: Array) -> str:
         """The instructions of XLA that the machine was compiled to, as text."""
         text: str = self._program(state, scalars).ready().as_text()

@@ -35,5 +35,12 @@ def on_shard(number: int) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def has_accelerator() -> bool:
+    """Whether JAX computes on another device than the processor."""
+    import jax
+
+    return bool(jax.default_backend() != "cpu")
+
+
 def prepare_disk_cache() -> None:
     """Do nothing: JAX needs no preparation."""

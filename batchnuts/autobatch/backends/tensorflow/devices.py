@@ -37,7 +37,7 @@ def use_own_threads(shards: int) -> bool:
         return False
     prepare_disk_cache()
     processors = tf.config.list_physical_devices("CPU")
-    if len(processors) != 1 or tf.config.list_physical_devices("GPU"):
+    if len(processors) != 1 or has_accelerator():
         return False
     try:
         tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -48,6 +48,14 @@ def use_own_threads(shards: int) -> bool:
         tf.config.set_logical_device_configuration(processors[0], [tf.config.LogicalDeviceConfiguration()] * shards)
         PROCESS.devices = tuple(device.name for device in tf.config.list_logical_devices("CPU"))  # makes them
     return True
+
+
+def has_accelerator() -> bool:
+    """Whether there is a graphics card, on which TensorFlow computes what it can."""
+    import_tensorflow()
+    import tensorflow as tf
+
+    return bool(tf.config.list_physical_devices("GPU"))
 
 
 def prepare_disk_cache() -> None:
