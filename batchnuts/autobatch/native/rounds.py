@@ -23,9 +23,10 @@ from batchnuts.autobatch.lru_cache import LruCache
 from batchnuts.autobatch.native.context import Context, Loaded
 from batchnuts.autobatch.native.functions import declared
 from batchnuts.autobatch.native.layout import PC, WAITING, Layout
+from batchnuts.autobatch.native.library_calls import Calls, calls_of
 from batchnuts.autobatch.native.sizes import SizeReader
 from batchnuts.autobatch.native.types import I1, I8, I32, I64, POINTER, integer
-from batchnuts.autobatch.native.xla_call import MOST, Calls, calls_of
+from batchnuts.autobatch.native.xla_call import MOST
 
 
 def serve_name(number: int) -> str:

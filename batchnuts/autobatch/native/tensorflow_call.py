@@ -31,8 +31,9 @@ _LIBRARY = "libtensorflow_cc.*"
 _GET_API = ("XLA_FFI_GetApi", "_ZN3xla3ffi12GetXlaFfiApiEv")
 """The function that gives XLA_FFI_Api: of C, and of C++ in versions before that."""
 
-_HANDLER_REGISTER = 72
-"""Offset of the function in XLA_FFI_Api."""
+_MAJOR_VERSION, _HANDLER_REGISTER = 32, 72
+"""Offsets in XLA_FFI_Api, whose first number is its size: of the version, which changes with what is there already, and
+of the function."""
 
 _VERSION = 9
 """Of `XlaCallModule`."""
@@ -70,8 +71,11 @@ def _register() -> None:
     library = ctypes.CDLL(str(path))
     (get_api, *_) = [getattr(library, name) for name in _GET_API if hasattr(library, name)]
     get_api.restype = ctypes.c_void_p
-    place: int = get_api() + _HANDLER_REGISTER
-    address = ctypes.c_size_t.from_address(place).value
+    api: int = get_api()
+    api_size, version = ctypes.c_size_t.from_address(api).value, ctypes.c_int32.from_address(api + _MAJOR_VERSION).value
+    if api_size < _HANDLER_REGISTER + ctypes.sizeof(ctypes.c_void_p) or version != 0:
+        raise RuntimeError(f"TensorFlow has an interface for calls of {api_size} bytes in version {version}")
+    address = ctypes.c_size_t.from_address(api + _HANDLER_REGISTER).value
     register = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_Registration))(address)
     name, platform = (_Text(text.encode(), len(text)) for text in (TARGET, PLATFORM))
     # the size is that up to the last field, without what aligns the next structure
