@@ -42,7 +42,7 @@ def make_task_chain(task: Task, problem: Problem) -> Chain:
     if options.density == "single":
         model = dataclasses.replace(model, batched_value_and_gradient=None)
     density_library = DensityLibrary("jax" if execution.backend in ("jax", "native") else "tensorflow", "")
-    density = value_and_gradient(model, density_library)
+    density = value_and_gradient(model, density_library, chains=task.chains)
     evaluate = make_evaluate(density)
     options_of_nuts = NutsOptions(task.max_tree_depth, task.leapfrogs_per_leaf, dtype=model.dtype)
     transition = make_nuts(density, options_of_nuts)

@@ -20,6 +20,7 @@ from batchnuts.autobatch.passes.record_expressions import as_expression
 Function = Callable[[Any], Any]
 
 MATRIX = np.arange(12.0).reshape(3, 4) / 7 - 0.5
+SYMMETRIC = np.add.outer(np.arange(4.0), np.arange(4.0)) ** 2
 WEIGHTS = np.linspace(-1.0, 2.0, 12)
 
 
@@ -81,6 +82,7 @@ CASES: dict[str, Function] = {
     "vector by matrix": lambda x: weighted(ops.matmul(x[:3], matrix(x))),
     "matrix by matrix": lambda x: weighted(ops.matmul(matrix(x), ops.transpose(matrix(x)))),
     "matrix of data": lambda x: weighted(ops.matmul(MATRIX, x[:4])) + weighted(ops.matmul(x[4:7], MATRIX)),
+    "symmetric matrix": lambda x: ops.matmul(3.0 * x[:4], ops.matmul(SYMMETRIC, x[:4])),
     "matrices": lambda x: weighted(ops.matmul(ops.reshape(x, (2, 2, 3)), MATRIX[:, :2])),
     "concatenate": lambda x: weighted(ops.concatenate([x[3:6], x[:3], x[6:]], axis=0)),
     "stack": lambda x: weighted(ops.stack([x[:4], x[4:8] * 2.0], axis=-1)),
@@ -154,3 +156,11 @@ def test_slices_side_by_side_need_no_sum() -> None:
     functions = [node.function for node in both.nodes]
     assert functions.count("concatenate") == 1
     assert functions.count("add") == 1, "of the two sums"
+
+
+def test_a_normal_density_has_one_product() -> None:
+    """Of its symmetric matrix: the gradient's is that of the value."""
+    both = value_and_gradient(expression_of(lambda x: -0.5 * ops.matmul(x, ops.matmul(SYMMETRIC, x)), 4))
+    assert both is not None
+    products = [node for node in both.nodes if node.function == "matmul" and node.types[0].shape]
+    assert len(products) == 1

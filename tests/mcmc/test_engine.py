@@ -46,6 +46,15 @@ def model_of(density: Callable[[Any], Any], dtype: Any = "float64") -> Model:
     return Model.from_function(density, dimension=2, dtype=dtype)
 
 
+def test_few_chains_have_larger_gradients_in_machine_code() -> None:
+    """Many share the products of the array library."""
+    matrix = np.eye(200, dtype="float32")
+    model = Model.from_function(lambda q: -0.5 * ops.matmul(q, ops.matmul(matrix, q)), dimension=200)
+    for chains, place in ((4, "in machine code"), (1_024, "by JAX")):
+        library, _ = choose_density_library(model, ExecutionSettings(), np.ones(200), chains)
+        assert library.reason.startswith(f"with gradients {place}, because"), chains
+
+
 @pytest.mark.parametrize("name", DENSITIES)
 def test_the_library_of_a_density_is_found(name: str) -> None:
     density, library = DENSITIES[name]

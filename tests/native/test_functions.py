@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from llvmlite import ir
 
+from batchnuts.autobatch import batch, ops
 from batchnuts.autobatch.language.libraries.numpy import NUMPY
 from batchnuts.autobatch.native import scalars
 from batchnuts.autobatch.native.arrays import Emitter
@@ -367,3 +368,26 @@ def test_there_is_a_rule_for_each_function_that_has_types() -> None:
     names = {name for name in vars(Types) if not name.startswith("_")}
     names -= {"name", "dtype_of", "static_shape", "convert", "trace_of", "positive"}
     assert names - expressions.ELEMENTWISE - expressions.RULES.keys() == set()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("rows", "columns"), [(2, 2), (3, 5), (16, 1), (17, 40), (100, 100), (300, 7)])
+def test_products_with_a_constant_matrix(rows: int, columns: int, dtype: str) -> None:
+    """At either side of a vector; 300 rows are more than the sums that are kept at a time."""
+    rng = np.random.default_rng(0)
+    matrix, x = rng.normal(size=(rows, columns)).astype(dtype), rng.normal(size=(3, columns)).astype(dtype)
+    x[1, 0], x[2, -1] = np.inf, np.nan
+
+    @batch
+    def products(x: Any) -> Any:
+        right, left = ops.matmul(matrix, x), ops.matmul(x, matrix.T)
+        return right, left
+
+    with np.errstate(invalid="ignore"):
+        expected = x.astype(np.float64) @ matrix.T.astype(np.float64)
+        bound = columns * np.finfo(dtype).eps * (np.abs(x) @ np.abs(matrix.T))
+    for product in products.run(x, backend="native"):
+        assert product.dtype == dtype
+        np.testing.assert_array_equal(np.isnan(product), np.isnan(expected))
+        np.testing.assert_array_equal(product[np.isinf(expected)], expected[np.isinf(expected)])
+        assert (np.abs(product[0] - expected[0]) <= bound[0]).all()

@@ -17,6 +17,7 @@ from batchnuts.autobatch.ir.expression import Argument, Constant, Expression, No
 from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.native import scalars
 from batchnuts.autobatch.native.arrays import Array, Element, Emitter, Index, broadcast, zeros
+from batchnuts.autobatch.native.matrices import times_constant_matrix
 from batchnuts.autobatch.native.sizes import sized_expression
 from batchnuts.autobatch.native.types import DTYPES, element_type, integer, is_float, number
 
@@ -365,6 +366,8 @@ def _cumsum(em: Emitter, node: Node, arguments: list[Any]) -> list[Array]:
 def _matmul(em: Emitter, node: Node, arguments: list[Any]) -> list[Array]:
     """As NumPy's; each element of the product is a sum along a row, and with a matrix at the right rows are summed."""
     (type_,) = node.types
+    if is_float(_dtype(type_)) and (product := times_constant_matrix(em, node, arguments)) is not None:
+        return [product]
     dtype, b = _dtype(type_), em.builder
     x, y = em.in_memory(*arguments)
     inner = x.shape[-1]

@@ -306,12 +306,25 @@ def _new_axis(x: Array, last: bool) -> Array:
     return F.reshape(x, (*shape, 1) if last else (*shape[:-1], 1, shape[-1]))
 
 
+def _row_times(g: Array, matrix: Array) -> Array:
+    """g' M. Of a symmetric M that is known M g, and of a multiple of a vector the multiple: so that the gradient of a
+    normal density has the product that its value has, which is computed once."""
+    if not isinstance(matrix, np.ndarray) or not np.array_equal(matrix, matrix.T):
+        return F.matmul(g, matrix)
+    made = next((call for call in g.recording.calls if call.results[0] is g), None)
+    if made is not None and made.function == "multiply":
+        factor, vector = sorted(made.arguments, key=lambda argument: len(_shape(argument)))
+        if _shape(factor) == () and _shape(vector) == _shape(g):
+            return F.multiply(factor, F.matmul(matrix, vector))
+    return F.matmul(matrix, g)
+
+
 def _matmul(g: Array, out: Array, x: Array, y: Array) -> Sequence[Array]:
     left, right = len(_shape(x)), len(_shape(y))
     if left == right == 1:
         return F.multiply(g, y), F.multiply(g, x)
     if right == 1:
-        by_y = F.matmul(g, x) if left == 2 else _reduced(F.multiply(_new_axis(g, True), x), y)
+        by_y = _row_times(g, x) if left == 2 else _reduced(F.multiply(_new_axis(g, True), x), y)
         return F.multiply(_new_axis(g, True), y), by_y
     if left == 1:
         by_x = F.matmul(y, g) if right == 2 else _reduced(F.matmul(y, _new_axis(g, True)), _new_axis(x, True))

@@ -157,7 +157,8 @@ def borrow(
         checked = None
         reached, values, reached_after = reached_after, _evaluated(model, density_library, position), reached_by(model)
     settled = {place: digest for place, digest in reached.items() if reached_after.get(place) == digest}
-    density = value_and_gradient(model, density_library, xla=execution.expert.mode == "xla")
+    by_xla, chains = execution.expert.mode == "xla", sampler.chain_count
+    density = value_and_gradient(model, density_library, xla=by_xla, chains=chains)
     metric = make_metric(sampler.metric, model.dimension, model.dtype, sampler.metric_rank)
     evaluate, first_step_size = make_evaluate(density), make_first_step_size(density, model.dtype, metric)
     programs = Programs(density, metric, evaluate, first_step_size, position.copy(), values, settled)

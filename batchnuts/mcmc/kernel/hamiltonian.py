@@ -36,14 +36,14 @@ class Point(NamedTuple):
 
 
 def value_and_gradient(
-    model: Model, density_library: DensityLibrary | None = None, *, xla: bool = True
+    model: Model, density_library: DensityLibrary | None = None, *, xla: bool = True, chains: int | None = None
 ) -> Callable[[Array], tuple[Array, Array]]:
     """The model's log-density and its gradient as one costly primitive of the language.
 
     One lane: position [dimension] -> (scalar, [dimension]), all of the model's dtype. The model's hand-batched twin is
     used if it has one; otherwise the one-chain density is differentiated by the library of the position and vectorized.
     density_library: differentiates at positions of NumPy; None: `density_library_of`. xla: whether XLA compiles the
-    programs.
+    programs. chains: how many there are in the run; None: many.
     """
     by_hand = model.batched_value_and_gradient
 
@@ -80,7 +80,7 @@ def value_and_gradient(
 
         return both
 
-    record = functools.partial(density_expression, model)
+    record = functools.partial(density_expression, model, chains=chains)
     return primitive(density_and_gradient, batched=by_hand is not None, costly=True, record=record)
 
 

@@ -112,9 +112,11 @@ def _likely_library(model: Model, execution: ExecutionSettings) -> str:
 
 
 def choose_density_library(
-    model: Model, execution: ExecutionSettings, position: NDArray[Any]
+    model: Model, execution: ExecutionSettings, position: NDArray[Any], chains: int | None = None
 ) -> tuple[DensityLibrary, ExecutionSettings]:
-    """The density's library for the settings, and these with their `backend` decided. position [dimension]: a start.
+    """The density's library for the settings, and these with their `backend` decided.
+
+    position [dimension]: a start. chains: of the run, if their number is known.
 
     Raises ModelError where the settings ask for another library than that of the density, or for one that is not
     installed, SettingsError for a mode that the library does not have.
@@ -131,7 +133,7 @@ def choose_density_library(
         engine = engine_on(density_library.backend, mode, style, expert.schedule, expert.executor)
         if engine != density_library.backend:
             density_library = _of_gradients(density_library)
-            if engine_infos()[engine].own_pace and written_in(model) is None and is_emitted(model):
+            if engine_infos()[engine].own_pace and written_in(model) is None and is_emitted(model, chains):
                 reason = "with gradients in machine code, because the log-density is a small one, written with ops"
                 density_library = DensityLibrary(density_library.backend, reason)
         execution = execution.model_copy(update={"backend": engine})

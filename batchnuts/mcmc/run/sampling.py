@@ -90,7 +90,7 @@ def run_chains(
         execution = execution if saved is None else execution.model_copy(update={"backend": saved.backend})
         proposals = begin.proposals or make_proposals(model, sampler, execution, begin.tuning)
         position = positions_to_check(model, sampler, proposals)
-        density_library, execution = choose_density_library(model, execution, position[0])
+        density_library, execution = choose_density_library(model, execution, position[0], sampler.chain_count)
         checked = begin.checked
         if checked is None or not checked.is_of(position[0]):
             checked = check_at_starts(model, density_library, proposals, position)
