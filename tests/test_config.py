@@ -128,7 +128,7 @@ BAD = [
     (
         "execution: {backend: tensrflow}\n",
         (),
-        "one of auto, native, native_tensorflow, jax, tensorflow, numpy; did you mean 'tensorflow'?",
+        "one of auto, native, native_tensorflow, native_numpy, jax, tensorflow, numpy; did you mean 'tensorflow'?",
     ),
     ("sampler: 5\n", (), "my.yaml:2: sampler: found 5; expected a mapping with keys among chains, warmup"),
     ("sampelr: {}\n", (), "my.yaml:2: sampelr: unknown section; did you mean 'sampler'?"),

@@ -21,6 +21,7 @@ WITHIN_AUTOBATCH = (
     ("ir",),
     ("frontend",),
     ("passes",),
+    ("expression_library",),
     ("text",),
     ("scheduling",),
     ("backends",),

@@ -268,7 +268,9 @@ class BatchedFunction(LaneFunction):
             if alone and (engine := engine_alone(*asked)):
                 return engine
             return engine_on(self._backend(types, mode, style, arguments), *asked)
-        if is_family(backend) and not alone:
+        if is_family(backend) and alone:
+            return engine_with(backend, "numpy")
+        if is_family(backend):
             return engine_with(backend, self._backend(types, options.engine().info.mode_of(mode), style, arguments))
         return backend
 

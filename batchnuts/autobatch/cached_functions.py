@@ -12,7 +12,7 @@ import functools
 import io
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -20,8 +20,10 @@ from typing import Any
 from batchnuts.autobatch.backends.abstract import TRACED_LANES
 from batchnuts.autobatch.backends.backend import Backend, Identity
 from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.autobatch.ir.expression import Expression
 from batchnuts.autobatch.ir.printer import same_function, show_program
 from batchnuts.autobatch.ir.program import COPY, PrimOp, Program, shared_arrays
+from batchnuts.autobatch.passes.record_expressions import emitted_of
 from batchnuts.autobatch.pipeline import CompiledFunction
 from batchnuts.autobatch.runtime.block_costs import costs_of_program
 from batchnuts.disk_cache.folder import current
@@ -53,14 +55,45 @@ def read_or_compile(
     content = entries.get(key)
     if content is not None:
         try:
-            return read(content, compile_it, lambda: entries.drop(key))
+            return _with_emitted(read(content, compile_it, lambda: entries.drop(key)), identity)
         except Exception:  # sound, but of something that this version does not read
             entries.drop(key)
     compiled = compile_it()
     compiled = replace(compiled, costs=costs_of_program(compiled.lowered, backend))
-    if identity.is_unchanged() and (entry := _as_entry(compiled)) is not None:
+    if identity.is_unchanged() and (entry := _as_entry(_without_emitted(compiled, identity))) is not None:
         entries.put(key, entry)
     return compiled
+
+
+def _without_emitted(compiled: CompiledFunction, identity: Identity) -> CompiledFunction:
+    """Without the expression of the costly primitive, if the entry serves whatever that computes."""
+    return compiled if identity.record is None else _with_expressions(compiled, lambda op, types: None)
+
+
+def _with_emitted(compiled: CompiledFunction, identity: Identity) -> CompiledFunction:
+    """With that expression, as this process knows it."""
+    record = identity.record
+
+    def emitted(op: PrimOp, types: Mapping[str, Any]) -> Expression | None:
+        inputs, outputs = (tuple(types[v] for v in variables) for variables in (op.vars_in, op.vars_out))
+        return emitted_of(replace(op.function, record=record), inputs, outputs)
+
+    return compiled if record is None else _with_expressions(compiled, emitted)
+
+
+def _with_expressions(
+    compiled: CompiledFunction, emitted: Callable[[PrimOp, Mapping[str, Any]], Expression | None]
+) -> CompiledFunction:
+    """With other expressions of the costly primitives."""
+    types, graph = compiled.lowered.var_defs, compiled.lowered.graph
+
+    def changed(op: Any) -> Any:
+        if not isinstance(op, PrimOp) or not op.function.costly:
+            return op
+        return replace(op, function=replace(op.function, emitted=emitted(op, types)))
+
+    blocks = tuple(replace(block, ops=tuple(map(changed, block.ops))) for block in graph.blocks)
+    return replace(compiled, lowered=replace(compiled.lowered, graph=replace(graph, blocks=blocks)))
 
 
 def _as_entry(compiled: CompiledFunction) -> bytes | None:

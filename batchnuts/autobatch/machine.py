@@ -32,6 +32,8 @@ from batchnuts.autobatch.engines.engine import EngineInfo, MachineOptions
 from batchnuts.autobatch.engines.registry import engine_infos, engine_of, engine_on, engine_with, preferred_backend
 from batchnuts.autobatch.environment import processors
 from batchnuts.autobatch.errors import OptionError
+from batchnuts.autobatch.expression_library import LIBRARY as EXPRESSIONS
+from batchnuts.autobatch.expression_library import recorded
 from batchnuts.autobatch.ir.expression import Expression
 from batchnuts.autobatch.ir.program import STORED
 from batchnuts.autobatch.ir.tensor_type import TensorType
@@ -47,6 +49,7 @@ from batchnuts.autobatch.scheduling.policies import costly_blocks
 from batchnuts.autobatch.scheduling.schedule import Schedule
 
 __all__ = [
+    "EXPRESSIONS",
     "CostlyRuns",
     "EngineInfo",
     "Expression",
@@ -71,6 +74,7 @@ __all__ = [
     "preferred_backend",
     "prepare_disk_cache",
     "processors",
+    "recorded",
     "tensor_library",
     "tensor_library_of",
     "use_own_threads",

@@ -1,6 +1,7 @@
 """Which array libraries a run imports before its model is built, and the threads that they are given.
 
-Both have to be settled before a model makes its first array: then TensorFlow makes its devices, and JAX its threads.
+Both have to be settled before a model makes its first array: then TensorFlow makes its devices, and JAX its threads. A
+model that needs neither may run without them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ def import_first(config: RunConfig) -> None:
     """Import TensorFlow, without its messages, if the run will need it; give each shard threads of its own."""
     from batchnuts.mcmc.execution.chunk_plan import own_threads
 
-    for backend in sorted(expected_libraries(config)):
+    expected = expected_libraries(config)
+    for backend in sorted(expected or _neutral(config)):
         if missing(backend):  # which is reported when it is needed
             continue
         if backend == "tensorflow":
@@ -28,12 +30,13 @@ def import_first(config: RunConfig) -> None:
         if config.execution.cache is not None:
             prepare_disk_cache(backend)
         own_threads(config.sampler.chains, config.execution.model_copy(update={"backend": backend}))
-        if backend == "jax":
+        if backend == "jax" and expected:
             _ = tensor_library("jax")  # XLA's options are set before the model's first array
 
 
 def expected_libraries(config: RunConfig) -> set[str]:
-    """Backends whose libraries the run will need, as far as the config and the text of the user's module tell."""
+    """Backends whose libraries the run will need, as far as the config and the text of the user's module tell. None of
+    them for what runs on either, and without both where its gradient is machine code."""
     backend, model = config.execution.backend, config.model
     if (bridge := bridge_of(model)) is not None:
         return {bridge.backend}
@@ -41,8 +44,11 @@ def expected_libraries(config: RunConfig) -> set[str]:
     info = engine_infos().get(backend)  # none of `auto`
     if info is not None and info.family != backend:  # a family's is that of the density
         expected = expected | {backend if info.differentiates else info.gradients} - {""}
-    if expected:
-        return expected
+    return expected
+
+
+def _neutral(config: RunConfig) -> set[str]:
+    """What a model that runs on either library takes where machine code is not enough. JAX can be imported later."""
     return {preferred_backend(config.execution.expert.mode, config.execution.expert.style)}
 
 

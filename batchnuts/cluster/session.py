@@ -27,7 +27,7 @@ from batchnuts.mcmc.execution.lane_program import lane_program
 from batchnuts.mcmc.execution.model_description import described
 from batchnuts.mcmc.execution.program_cache import Programs, borrow
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
-from batchnuts.mcmc.model.library_choice import density_library_for, library_of_gradients
+from batchnuts.mcmc.model.library_choice import LIBRARIES, density_library_for, library_of_gradients
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.run.chain_execution import chain_program, deepest_of
 from batchnuts.mcmc.storage.layout import Layout
@@ -56,7 +56,7 @@ def _import_library(backend: str, threads: int, *, keeps: bool) -> None:
     if keeps:
         prepare_disk_cache(backend)
     use_own_threads(threads, backend)
-    if library is not None:
+    if library in LIBRARIES:
         tensor_library(library)
 
 

@@ -20,7 +20,7 @@ from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, make_c
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.kernel.step_size import DualAveragingAdaptation, start_adaptation
-from batchnuts.mcmc.model.library_choice import DensityLibrary
+from batchnuts.mcmc.model.library_choice import choose_density_library
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 from batchnuts.mcmc.starts.find_starts import values_at
 
@@ -41,7 +41,8 @@ def make_task_chain(task: Task, problem: Problem) -> Chain:
     model = problem.model
     if options.density == "single":
         model = dataclasses.replace(model, batched_value_and_gradient=None)
-    density_library = DensityLibrary("jax" if execution.backend in ("jax", "native") else "tensorflow", "")
+    position = problem.starts(task.start, 1, 0)[0]
+    density_library, execution = choose_density_library(model, execution, position, task.chains)
     density = value_and_gradient(model, density_library, chains=task.chains)
     evaluate = make_evaluate(density)
     options_of_nuts = NutsOptions(task.max_tree_depth, task.leapfrogs_per_leaf, dtype=model.dtype)
@@ -77,7 +78,7 @@ def _execution(task: Task) -> ExecutionSettings:
 def prepare(task: Task, problem: Problem) -> Prepared:
     """Prepare batchnuts. A run counts its gradients twice, by the draws' records and by the executor, and compares."""
     execution = _execution(task)
-    if execution.backend in ("jax", "native") and not has_jax():
+    if execution.backend == "jax" and not has_jax():
         needs = "needs jax: pip install 'batchnuts[jax]'"
         raise MissingSampler(f"Sampler batchnuts with backend {execution.backend} {needs}")
     own_threads(task.chains, execution)  # as the command line does

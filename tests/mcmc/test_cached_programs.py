@@ -37,17 +37,17 @@ SMALL: dict[str, Any] = {
 }
 
 
-def funnel() -> Model:
+def funnel(exp: Any = ops.exp) -> Model:
     def log_density(q: Any) -> Any:
-        return -0.5 * q[0] * q[0] / 9.0 - 0.5 * ops.sum(q[1:] * q[1:]) * ops.exp(-q[0]) - q[0]
+        return -0.5 * q[0] * q[0] / 9.0 - 0.5 * ops.sum(q[1:] * q[1:]) * exp(-q[0]) - q[0]
 
     return Model.from_function(log_density, dimension=3)
 
 
-def run(folder: Path | str | None, **settings: Any) -> Draws:
+def run(folder: Path | str | None, model: Model | None = None, **settings: Any) -> Draws:
     """Of a model that this process has not seen before."""
     cache = None if folder is None else str(folder)
-    return run_chains(funnel(), *split_settings(SMALL | {"backend": "jax", "cache": cache} | settings))
+    return run_chains(model or funnel(), *split_settings(SMALL | {"backend": "jax", "cache": cache} | settings))
 
 
 def kept_in(folder: Path) -> Entries:
@@ -120,12 +120,24 @@ def test_a_second_start_in_machine_code_traces_no_loop_and_draws_the_same(
     found = []
     for _ in range(2):
         monkeypatch.setattr(rounds, "_loops", LruCache(16))  # as in another process
-        found.append(run(tmp_path, backend=backend))
+        exp = pytest.importorskip("jax").numpy.exp if library == "jax" else tf.exp
+        found.append(run(tmp_path, funnel(exp), backend=backend))
         assert traces == [library] * 2, "of four lanes where chains begin, and of two"
         assert len(compiled) == 3
         forget_files()
     np.testing.assert_array_equal(found[1].position, found[0].position)
     assert kept_in(tmp_path).tally.dropped == 0
+
+
+def test_another_model_has_the_same_programs_in_machine_code(
+    tmp_path: Path, traces: list[str], compiled: list[str]
+) -> None:
+    """Only its gradient is compiled: programs call it."""
+    steep = Model.from_function(lambda q: -ops.sum(q**4), dimension=3)
+    draws = [run(tmp_path, model, backend="auto") for model in (funnel(), steep)]
+    assert len(compiled) == 3, "the density of some chains, the first step size, the chains"
+    assert not traces
+    assert np.abs(draws[1].position).max() < 4 < np.abs(draws[0].position).max(), "each has its own gradient"
 
 
 @pytest.mark.slow

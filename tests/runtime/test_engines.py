@@ -121,7 +121,7 @@ def test_an_array_engine_says_in_which_modes_it_is_compiled() -> None:
         name: [m for m in ("xla", "graph", "eager") if info.is_compiled(m)] for name, info in engine_infos().items()
     }
     every = ["xla", "graph", "eager"]
-    machine_code = {"native": every, "native_tensorflow": every}
+    machine_code = {"native": every, "native_tensorflow": every, "native_numpy": every}
     assert compiled == {**machine_code, "jax": ["xla"], "tensorflow": ["xla"], "numpy": [], "reference": []}
 
 

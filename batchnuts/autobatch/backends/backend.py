@@ -39,7 +39,8 @@ class Identity:
     current: says it as it is when called, as far as code for so many lanes depends on it; None: not known for certain.
     first: the same for the first call, where less has to be found out; None: `current`.
     key_of: makes a key of texts and of all else that compiled code depends on; None: not known either. by_lanes:
-    whether it is another for another number of lanes.
+    whether it is another for another number of lanes. record: of the program's costly primitive, if the program
+    is the same whatever that computes: what gives its expression (`Primitive.record`).
     """
 
     def __init__(
@@ -49,7 +50,9 @@ class Identity:
         first: Callable[[int], str | None] | None = None,
         *,
         by_lanes: bool = True,
+        record: Callable[..., Any] | None = None,
     ) -> None:
+        self.record = record
         self._current = current
         self._at_first = first or current
         self._key_of = key_of
@@ -60,7 +63,7 @@ class Identity:
 
     def with_text(self, *texts: str) -> Identity:
         """The identity of a program which depends on these texts besides."""
-        extended = Identity(self._current, self._key_of, self._at_first, by_lanes=self._by_lanes)
+        extended = Identity(self._current, self._key_of, self._at_first, by_lanes=self._by_lanes, record=self.record)
         extended._besides, extended._first = (*self._besides, *texts), self._first
         return extended
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing_extensions import override
 
 from batchnuts.autobatch.backends.backend import Backend
-from batchnuts.autobatch.backends.registry import get_backend, has_jax
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.engines.engine import Engine, EngineInfo, MachineOptions, Threads
-from batchnuts.autobatch.engines.sweep import JAX, TENSORFLOW
+from batchnuts.autobatch.engines.sweep import JAX, NUMPY, TENSORFLOW
 from batchnuts.autobatch.environment import processors
 from batchnuts.autobatch.pipeline import CompiledFunction
 from batchnuts.autobatch.runtime.machine import Machine
@@ -82,8 +82,10 @@ class NativeEngine(Engine):
         return self._threads()
 
 
-def _jax_or_numpy(style: str) -> Backend:
-    return get_backend("jax", "xla", style) if has_jax() else get_backend("numpy", "eager", style)
+def _alone() -> Threads:
+    from batchnuts.autobatch.native import threads
+
+    return threads
 
 
 def _calls_of_tensorflow() -> bool:
@@ -107,9 +109,22 @@ NATIVE = NativeEngine(
         family="native",
         keeps_programs=True,
     ),
-    _jax_or_numpy,
+    lambda style: get_backend("jax", "xla", style),
     lambda: True,
     JAX.threads,
+)
+
+NATIVE_NUMPY = NativeEngine(
+    replace(
+        NATIVE.info,
+        name="native_numpy",
+        packages=("llvmlite", *NUMPY.info.packages),
+        process_bytes=200_000_000,
+        gradients=NUMPY.info.name,
+    ),
+    lambda style: get_backend("numpy", "eager", style),
+    lambda: True,
+    _alone,
 )
 
 NATIVE_TENSORFLOW = NativeEngine(

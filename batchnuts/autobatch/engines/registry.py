@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from batchnuts.autobatch.backends.registry import has_jax
 from batchnuts.autobatch.engines.engine import Engine, EngineInfo
-from batchnuts.autobatch.engines.native import NATIVE, NATIVE_TENSORFLOW, is_available
+from batchnuts.autobatch.engines.native import NATIVE, NATIVE_NUMPY, NATIVE_TENSORFLOW, is_available
 from batchnuts.autobatch.engines.reference import ReferenceEngine
 from batchnuts.autobatch.engines.sweep import JAX, NUMPY, TENSORFLOW
 from batchnuts.autobatch.errors import CompileError, OptionError
@@ -36,7 +36,7 @@ def engine_infos() -> dict[str, EngineInfo]:
     return {name: engine.info for name, engine in _ENGINES.items()}
 
 
-_NATIVE = {engine.info.gradients: engine for engine in (NATIVE, NATIVE_TENSORFLOW)}
+_NATIVE = {engine.info.gradients: engine for engine in (NATIVE, NATIVE_TENSORFLOW, NATIVE_NUMPY)}
 """Machine code by the library that computes gradients."""
 
 AUTO = "auto"
@@ -72,7 +72,7 @@ def engine_with(name: str, library: str) -> str:
 def engine_alone(mode: str, style: str, schedule: Any, executor: str) -> str | None:
     """The engine that `auto` takes for a program that calls functions of no library, where JAX is not installed:
     machine code, which needs neither; None where something else is asked for."""
-    return NATIVE.info.name if _is_usual(mode, style, schedule, executor) and is_available() else None
+    return NATIVE_NUMPY.info.name if _is_usual(mode, style, schedule, executor) and is_available() else None
 
 
 def _is_usual(mode: str, style: str, schedule: Any, executor: str) -> bool:

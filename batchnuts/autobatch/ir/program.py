@@ -90,8 +90,8 @@ class Primitive:
     body: Expression | None = field(default=None, compare=False, repr=False)
     """What it computes, as data; None where only `call` can say: before types are known, and where it calls functions
     that are not the language's own."""
-    record: Callable[[TensorType], Expression | None] | None = field(default=None, compare=False, repr=False)
-    """What gives `emitted` for the type of its one input; asked once, when bodies are recorded."""
+    record: Callable[..., Expression | None] | None = field(default=None, compare=False, repr=False)
+    """What gives `emitted` for the types of its inputs; asked once, when bodies are recorded."""
     emitted: Expression | None = field(default=None, compare=False, repr=False)
     """What a costly primitive computes, for engines that make instructions of it. Array libraries call the function,
     which they differentiate and fuse themselves."""

@@ -98,7 +98,7 @@ class PrimitiveFunction:
         batched: bool,
         costly: bool,
         shared: tuple[Shared, ...] = (),
-        record: Callable[[Any], Any] | None = None,
+        record: Callable[..., Any] | None = None,
     ) -> None:
         self.function = function
         self.batched = batched
@@ -130,7 +130,7 @@ def primitive(
     batched: bool = False,
     costly: bool = False,
     shared: Sequence[Shared] = (),
-    record: Callable[[Any], Any] | None = None,
+    record: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """Declare a function of arrays to be one operation of the language.
 
@@ -138,7 +138,7 @@ def primitive(
         [lanes, ...], and row i of the result depends on row i of the arguments only.
     costly: the function dominates the running time; schedules gather many lanes before they run it.
     shared: arrays without a lane axis that it takes after its other arguments (see `Shared`); for batched primitives.
-    record: gives, for the type of its one input (`ir.tensor_type.TensorType`), an expression that computes the same, or
+    record: gives, for the types of its inputs (`ir.tensor_type.TensorType`), an expression that computes the same, or
         None; engines that make instructions may take it in place of the function.
 
     A function that needs neither flag needs no declaration. Arguments are positional. Raises ValueError for shared

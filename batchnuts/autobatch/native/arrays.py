@@ -23,7 +23,7 @@ from batchnuts.autobatch.native.functions import declared
 from batchnuts.autobatch.native.regions import accessed, moved
 from batchnuts.autobatch.native.scalars import cast
 from batchnuts.autobatch.native.sizes import FIXED, Extents, Size, SizeReader
-from batchnuts.autobatch.native.types import I1, I8, I64, POINTER, element_type, integer, number
+from batchnuts.autobatch.native.types import DTYPES, I1, I8, I64, POINTER, element_type, integer, number
 
 Element = Any
 Index = tuple[Element, ...]
@@ -195,6 +195,22 @@ class Emitter:
 
         key = object()
         return Array(dtype, shape, element, pointer)
+
+    def loaded(self, dtype: np.dtype[Any], shape: Shape, pointer: Any) -> Array:
+        """The array that lies at a pointer; one number is read now."""
+        array = self.memory(dtype, shape, pointer)
+        if array.size == 1 and dtype.name in DTYPES:
+            return self.scalar(dtype, self.load(pointer, dtype), shape)
+        return array
+
+    def placed(self, array: Array) -> Any:
+        """A pointer to an array in memory, where it is written if it does not lie there."""
+        (array,) = self.in_memory(array)
+        if array.pointer is not None:
+            return array.pointer
+        pointer = self.allocate(array.bytes)
+        self.write(array, pointer)
+        return pointer
 
     def offset(self, index: Index, shape: Shape, dtype: np.dtype[Any]) -> Element:
         """Where an element lies, in bytes."""

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from batchnuts.autobatch.ir.expression import Expression
 from batchnuts.autobatch.ir.program import (
     COPY,
     RETURN_ADDRESS,
@@ -35,6 +36,7 @@ from batchnuts.autobatch.ir.program import (
 )
 from batchnuts.autobatch.language.shared import Shared
 from batchnuts.autobatch.native import expressions, scalars
+from batchnuts.autobatch.native.apart import emit_call
 from batchnuts.autobatch.native.arrays import Array, Emitter, zeros
 from batchnuts.autobatch.native.context import Loaded
 from batchnuts.autobatch.native.layout import FAULT, PC, WAITING, Layout
@@ -61,8 +63,8 @@ class Emitted:
     """Lanes record number + 1."""
     sizes: np.ndarray
     """What the code reads in its table of sizes, int64."""
-    costly: int
-    """Costly primitives that are instructions: they count lanes after the segments."""
+    apart: tuple[Expression, ...]
+    """What costly primitives compute whose machine code is apart: they count lanes after the segments."""
 
 
 def emit_program(
@@ -78,7 +80,7 @@ def emit_program(
     for number, segment in enumerate(segments.segments):
         if isinstance(segment.end, Wait):
             emit_serve(module, number, segment.end.op, program.var_defs, layout, run_lanes, segments.halted)
-    return Emitted(module, lane.scratch_bytes, tuple(lane.faults), complete_sizes(module), lane.costly)
+    return Emitted(module, lane.scratch_bytes, tuple(lane.faults), complete_sizes(module), tuple(lane.apart))
 
 
 class _Lane:
@@ -103,8 +105,8 @@ class _Lane:
         self.is_profiled = f"peak:{RETURN_ADDRESS}" in layout.fields
         self.faults: list[Fault] = []
         self.scratch_bytes = 0
-        self.costly = 0
-        """Costly primitives that were emitted."""
+        self.apart: list[Expression] = []
+        """Of costly primitives, whose machine code is apart."""
         arguments = [POINTER, POINTER, POINTER, I64, POINTER, POINTER, POINTER, I64]
         self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), RUN_LANE)
         self.function.linkage = "internal"
@@ -252,14 +254,8 @@ class _Code:
         if variable not in self.values:
             type_ = self.types[variable]
             pointer = self.rows[variable] = self.lane.field(self.b, f"value:{variable}", self.em.size)
-            self.values[variable] = self._loaded(np.dtype(type_.dtype), type_.shape, pointer)
+            self.values[variable] = self.em.loaded(np.dtype(type_.dtype), type_.shape, pointer)
         return self.values[variable]
-
-    def _loaded(self, dtype: np.dtype[Any], shape: tuple[int, ...], pointer: Any) -> Array:
-        array = self.em.memory(dtype, shape, pointer)
-        if array.size == 1 and dtype.name in DTYPES:
-            return self.em.scalar(dtype, self.em.load(pointer, dtype), shape)
-        return array
 
     def set_value(self, variable: str, array: Array) -> None:
         self.values[variable] = array
@@ -319,7 +315,7 @@ class _Code:
 
     def _popped(self, variable: str) -> Array:
         type_ = self.types[variable]
-        array = self._loaded(np.dtype(type_.dtype), type_.shape, self._frame(variable, self.height(variable)))
+        array = self.em.loaded(np.dtype(type_.dtype), type_.shape, self._frame(variable, self.height(variable)))
         later = any(isinstance(op, PushOp) and op.var == variable for op in self.segment.ops)
         return self._copied(array) if array.pointer is not None and later else array
 
@@ -360,14 +356,26 @@ class _Code:
         """The results of a primitive's expression."""
         body = body_of(op, self.lane.program)
         assert body is not None
-        if op.function.costly:
-            self._count(self.lane.segments.halted + self.lane.costly)
-            self.lane.costly += 1
+        if op.function.body is None and op.function.emitted is not None:
+            return self._computed_apart(op, inputs)
         if not op.function.batched:
             return expressions.emit(self.em, body, inputs)
         of_one = [self._shaped(array, (1, *array.shape)) for array in inputs]
         results = expressions.emit(self.em, body, [*of_one, *map(self._shared, op.function.shared)])
         return [self._shaped(array, array.shape[1:]) for array in results]
+
+    def _computed_apart(self, op: PrimOp, inputs: list[Array]) -> list[Array]:
+        """The results of a costly primitive, whose machine code is apart."""
+        lane, b, em = self.lane, self.b, self.em
+        number, expression = len(lane.apart), op.function.emitted
+        assert expression is not None
+        lane.apart.append(expression)
+        self._count(lane.segments.halted + number)
+        place = b.gep(lane.shared_pointers, [integer(len(lane.shared) + number)], inbounds=True, source_etype=POINTER)
+        types = [self.types[v] for v in op.vars_out]
+        pointers = [em.allocate(type_.size * np.dtype(type_.dtype).itemsize) for type_ in types]
+        emit_call(em, b.load(place, typ=POINTER), inputs, pointers, lane.scratch)
+        return [em.loaded(np.dtype(t.dtype), t.shape, pointer) for t, pointer in zip(types, pointers)]
 
     def _shaped(self, array: Array, shape: tuple[int, ...]) -> Array:
         """A scalar, or an array in memory, in another shape."""
@@ -379,7 +387,7 @@ class _Code:
         """A shared array, which lies outside of all lanes."""
         number = self.lane.shared.index(shared)
         place = self.b.gep(self.lane.shared_pointers, [integer(number)], inbounds=True, source_etype=POINTER)
-        return self._loaded(shared.value.dtype, self.em.sized(shared.value.shape), self.b.load(place, typ=POINTER))
+        return self.em.loaded(shared.value.dtype, self.em.sized(shared.value.shape), self.b.load(place, typ=POINTER))
 
     def _as_dtype(self, array: Array, dtype: np.dtype[Any]) -> Array:
         if array.dtype == dtype:

@@ -28,6 +28,7 @@ from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import RETURN_ADDRESS, Program, VariableAllocation, shared_arrays
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.language.shared import PREFIX, entry_of
+from batchnuts.autobatch.native.apart import machine_code_of
 from batchnuts.autobatch.native.compile import MachineCode
 from batchnuts.autobatch.native.context import Context
 from batchnuts.autobatch.native.emit import RUN_LANES, emit_program
@@ -72,8 +73,11 @@ class NativeProgram:
         emitted = emit_program(program, self.segments, self.layout, leaders, extents)
         self.leaders = {v: leaders.get(v, v) for v in (*stacks, RETURN_ADDRESS)}
         self.faults = emitted.faults
-        self.scratch_bytes = emitted.scratch_bytes
-        self.counters = self.segments.halted + emitted.costly
+        self.apart = tuple(map(machine_code_of, emitted.apart))
+        self.scratch_before = max((one.scratch_bytes for one in self.apart), default=0)
+        """Bytes of what functions that are apart use, before the memory of the program itself."""
+        self.scratch_bytes = self.scratch_before + emitted.scratch_bytes
+        self.counters = self.segments.halted + len(self.apart)
         self.text = str(emitted.module)
         self.code = MachineCode(emitted.module)
         if len(emitted.sizes):
@@ -262,7 +266,7 @@ class NativeMachine(ResumableMachine):
                     context[name] += bounds[part] * context[name + 1]
                 context[Context.LANES] = bounds[part + 1] - bounds[part]
                 context[Context.ACTIVE] = counts[thread].ctypes.data
-                context[Context.SCRATCH] = scratch[thread].ctypes.data
+                context[Context.SCRATCH] = scratch[thread].ctypes.data + self.native.scratch_before
                 self.native.run_lanes(context.ctypes.data)
 
         list(_pool(self.threads).map(work, range(self.threads)))
@@ -272,6 +276,7 @@ class NativeMachine(ResumableMachine):
     def _context(self, state: State, scratch: np.ndarray) -> np.ndarray:
         """The context of a state for machine code, which changes that state."""
         shared = [state[entry_of(array.name)].ctypes.data for array in self.shared]
+        shared += [one.address for one in self.native.apart]
         context = counters(len(Context) + len(shared))
         context[len(Context) :] = shared
         context[Context.SHARED] = context[len(Context) :].ctypes.data
@@ -279,7 +284,7 @@ class NativeMachine(ResumableMachine):
             context[name], context[name + 1] = state[block].ctypes.data, state[block].shape[1]
         context[Context.DEPTH] = self._depth(state)
         context[Context.ACTIVE] = state["active"].ctypes.data
-        context[Context.SCRATCH] = scratch.ctypes.data
+        context[Context.SCRATCH] = scratch.ctypes.data + self.native.scratch_before
         context[Context.BLOCKS], context[Context.LANES] = BLOCKS, self.lanes
         return context
 

@@ -45,7 +45,7 @@ def record_expressions(program: Program) -> Program:
         key = (id(op.function), inputs, outputs)
         if key not in known:
             body = expression_of(op.function, inputs, outputs)
-            known[key] = replace(op.function, body=body, emitted=_emitted(op.function, inputs, outputs), record=None)
+            known[key] = replace(op.function, body=body, emitted=emitted_of(op.function, inputs, outputs), record=None)
         return replace(op, function=known[key])
 
     def block(old: Block) -> Block:
@@ -76,11 +76,11 @@ def expression_of(primitive: Primitive, inputs: Types, outputs: Types) -> Expres
         return None
 
 
-def _emitted(primitive: Primitive, inputs: Types, outputs: Types) -> Expression | None:
-    """What `record` gives, if it is of these types."""
-    if primitive.record is None or len(inputs) != 1:
+def emitted_of(primitive: Primitive, inputs: Types, outputs: Types) -> Expression | None:
+    """What `record` gives, if it is of these types; without it, what is known already."""
+    if primitive.record is None:
         return primitive.emitted
-    expression = primitive.record(inputs[0])
+    expression = primitive.record(*inputs)
     if expression is None or tuple(map(expression.type_of, expression.outputs)) != outputs:
         return None
     return expression

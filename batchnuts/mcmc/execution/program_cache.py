@@ -34,7 +34,7 @@ from batchnuts.mcmc.kernel.metric import Metric, make_metric
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
 from batchnuts.mcmc.kernel.step_size import make_first_step_size
 from batchnuts.mcmc.model.fingerprint import Fingerprint
-from batchnuts.mcmc.model.library_choice import DensityLibrary
+from batchnuts.mcmc.model.library_choice import OPS, DensityLibrary
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
@@ -186,6 +186,12 @@ def _identity(
     by_one_trace = density_library.backend == "tensorflow" and model.batched_value_and_gradient is None
     traced = density.function if by_one_trace else None
     other_settings = repr([(name, value) for name, value in settings if name != "cache"])
+    if density_library.backend == OPS:  # machine code calls the density, which is apart
+        others = repr([(name, value) for name, value in settings if name not in ("cache", "chains")])
+        of_any = digest_of(model.dtype, str(model.dimension), others)
+        return Identity(
+            lambda _: of_any, density_library.library.key_by_identity, by_lanes=False, record=density.record
+        )
 
     def current_identity(lanes: int, alone: str | None = None) -> str | None:
         identity = density_identity(model, density_library, position, [lanes], alone, traced)

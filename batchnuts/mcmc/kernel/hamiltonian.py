@@ -17,7 +17,7 @@ import numpy as np
 from batchnuts.autobatch import ops, primitive
 from batchnuts.autobatch.machine import TensorLibrary, tensor_library_of
 from batchnuts.mcmc.model.density_expression import density_expression
-from batchnuts.mcmc.model.library_choice import DensityLibrary, density_library_of
+from batchnuts.mcmc.model.library_choice import OPS, DensityLibrary, density_library_of
 from batchnuts.mcmc.model.model import Model
 
 Array = Any
@@ -42,8 +42,8 @@ def value_and_gradient(
 
     One lane: position [dimension] -> (scalar, [dimension]), all of the model's dtype. The model's hand-batched twin is
     used if it has one; otherwise the one-chain density is differentiated by the library of the position and vectorized.
-    density_library: differentiates at positions of NumPy; None: `density_library_of`. xla: whether XLA compiles the
-    programs. chains: how many there are in the run; None: many.
+    density_library: differentiates; None: `density_library_of`, and machine code where there is an engine for it. xla:
+    whether XLA compiles the programs. chains: how many there are in the run; None: many.
     """
     by_hand = model.batched_value_and_gradient
 
@@ -80,7 +80,8 @@ def value_and_gradient(
 
         return both
 
-    record = functools.partial(density_expression, model, chains=chains)
+    alone = density_library is None or density_library.backend == OPS
+    record = functools.partial(density_expression, model, chains=chains) if alone else None
     return primitive(density_and_gradient, batched=by_hand is not None, costly=True, record=record)
 
 

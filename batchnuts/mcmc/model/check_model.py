@@ -15,7 +15,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch.machine import TensorLibrary, tensor_library_of
+from batchnuts.autobatch.machine import TensorLibrary
 from batchnuts.mcmc.model.failures import ends_nothing, failed_with, foreign_arrays
 from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import DType, Model, ModelError
@@ -184,7 +184,7 @@ def check_density(
             f"{decomposition_help(model)} What TensorFlow said: {first_line(failure)}"
         ) from failure
     _refuse_container(subject, value)
-    if tensor_library_of(value) is not library:
+    if not density_library.has(value):
         raise ModelError(
             f"{subject}, returned {type(value).__name__}; expected a scalar tensor, so that it can be differentiated. "
             "Write it with operations of TensorFlow, of JAX or of batchnuts.autobatch.ops, which run on either."

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import (
+    EXPRESSIONS,
     TensorLibrary,
     engine_infos,
     engine_on,
@@ -30,20 +31,29 @@ from batchnuts.settings.schema import SettingsError
 LIBRARIES = tuple(name for name, info in engine_infos().items() if info.differentiates)
 """By the names of their backends; the preferred one first."""
 
+OPS = "numpy"
+"""In place of one of LIBRARIES: a density written with `ops` whose gradient machine code computes."""
+
 
 @dataclass(frozen=True)
 class DensityLibrary:
     """The library that differentiates a density."""
 
     backend: str
-    """One of LIBRARIES."""
+    """One of LIBRARIES, or OPS."""
     reason: str
     """Why it was taken, after the backend's name: "because ..."; empty where the user has chosen it."""
 
     @property
     def library(self) -> TensorLibrary:
         """The library with its functions; it is imported when it is first asked for."""
-        return tensor_library(self.backend)
+        return EXPRESSIONS if self.backend == OPS else tensor_library(self.backend)
+
+    def has(self, value: Any) -> bool:
+        """Whether a value is an array of the library."""
+        if self.backend == OPS:
+            return isinstance(value, (np.ndarray, np.generic))
+        return tensor_library_of(value) is self.library
 
 
 def written_in(model: Model, position: NDArray[Any] | None = None) -> str | None:
@@ -83,7 +93,8 @@ def _installed(model: Model, density_library: DensityLibrary) -> DensityLibrary:
 
 
 def library_of_gradients(backend: str) -> str | None:
-    """The library, one of LIBRARIES, that differentiates densities in runs on this backend; None: the density's own."""
+    """The library, one of LIBRARIES or OPS, that differentiates densities in runs on this backend; None: the density's
+    own."""
     info = engine_infos().get(backend)  # none of `auto`
     if info is None:
         return None
@@ -121,21 +132,20 @@ def choose_density_library(
     Raises ModelError where the settings ask for another library than that of the density, or for one that is not
     installed, SettingsError for a mode that the library does not have.
     """
-    density_library = density_library_of(model, position)
+    requested, expert = execution.backend, execution.expert
     _refuse_unknown(execution)
-    requested = execution.backend
+    if (engine := _engine_alone(model, execution, position, chains)) is not None:
+        reason = "" if requested == engine else _ALONE
+        return DensityLibrary(OPS, reason), execution.model_copy(update={"backend": engine})
+    density_library = density_library_of(model, position)
     if requested == "auto":
-        mode, style = execution.expert.mode, execution.expert.style
+        mode, style = expert.mode, expert.style
         if preferred_backend(mode, style) != "jax" and density_library.backend == "jax" and written_in(model) is None:
             which = "mode graph" if mode == "graph" else f"style {style}"
             density_library = DensityLibrary("tensorflow", f"because {which} is TensorFlow's")
-        expert = execution.expert
         engine = engine_on(density_library.backend, mode, style, expert.schedule, expert.executor)
         if engine != density_library.backend:
             density_library = _of_gradients(density_library)
-            if engine_infos()[engine].own_pace and written_in(model) is None and is_emitted(model, chains):
-                reason = "with gradients in machine code, because the log-density is a small one, written with ops"
-                density_library = DensityLibrary(density_library.backend, reason)
         execution = execution.model_copy(update={"backend": engine})
         _refuse_unknown(execution)
         return density_library, execution
@@ -143,6 +153,12 @@ def choose_density_library(
     if engine != requested:
         return _of_gradients(density_library), execution.model_copy(update={"backend": engine})
     library = library_of_gradients(requested)
+    if library == OPS:
+        raise ModelError(
+            f"Model {model.name!r}: its gradient cannot be computed in machine code alone, as execution.backend "
+            f"{requested} asks for: it is not written with batchnuts.autobatch.ops, calls a function that has no "
+            "derivative, or is too much work. Use backend native."
+        )
     if library is None:
         return density_library, execution
     if library != density_library.backend and (name := written_in(model)) is not None:
@@ -153,6 +169,21 @@ def choose_density_library(
             "runs on either."
         )
     return _installed(model, DensityLibrary(library, "")), execution
+
+
+_ALONE = "with gradients in machine code, because the log-density is a small one, written with ops"
+
+
+def _engine_alone(model: Model, execution: ExecutionSettings, position: NDArray[Any], chains: int | None) -> str | None:
+    """The engine that needs no library of arrays for a density written with `ops`; None where another one is taken."""
+    requested, expert = execution.backend, execution.expert
+    if requested == "auto":
+        engine = engine_on(OPS, expert.mode, expert.style, expert.schedule, expert.executor)
+    else:
+        engine = engine_with(requested, OPS)
+    if library_of_gradients(engine) != OPS or written_in(model, position) is not None:
+        return None
+    return engine if is_emitted(model, chains) else None
 
 
 def _of_gradients(density_library: DensityLibrary) -> DensityLibrary:

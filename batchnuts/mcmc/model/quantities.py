@@ -18,12 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchedFunction, batch, ops, primitive, random
-from batchnuts.autobatch.machine import Identity, TensorLibrary, Traced, tensor_library_of
+from batchnuts.autobatch.machine import (
+    Identity,
+    TensorLibrary,
+    TensorType,
+    Traced,
+    engine_with,
+    recorded,
+    tensor_library_of,
+)
 from batchnuts.disk_cache.folder import current, keeping
 from batchnuts.mcmc.model.check_model import place_of, user_functions
 from batchnuts.mcmc.model.failures import ends_nothing, failed_with
 from batchnuts.mcmc.model.fingerprint import Fingerprint, fingerprint
-from batchnuts.mcmc.model.library_choice import DensityLibrary, density_library_for
+from batchnuts.mcmc.model.library_choice import OPS, DensityLibrary, density_library_for, density_library_of
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.model.variables import check_group, refuse_unknown_names
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
@@ -78,6 +86,7 @@ def check_quantities(
     position [dimension]: a start. whole: whether the model has all of its functions, of whose results `dims` and
     `coords` may be. Raises ModelError for a function that fails, and for a result or names that do not fit.
     """
+    density_library = _able(model, density_library)
     traced: dict[tuple[str, Types], Traced] = {}
     of_draws: dict[str, Any] = {}
     if has_quantities(model):
@@ -119,7 +128,7 @@ def check_quantities(
 def generated_shapes(model: Model, density_library: DensityLibrary) -> dict[str, tuple[int, ...]]:
     """The shape of each quantity that a model generates from one draw. Raises ModelError for a function that fails."""
     position = np.zeros(model.dimension, model.dtype)
-    traced = _cached_or_traced(model, density_library, "of_draw", position, random.key(0))
+    traced = _cached_or_traced(model, _able(model, density_library), "of_draw", position, random.key(0))
     shapes: dict[str, tuple[int, ...]] = traced.shapes["generated"]
     return shapes
 
@@ -129,7 +138,7 @@ def log_likelihood_at(model: Model, density_library: DensityLibrary, positions: 
 
     Raises ModelError for a function that fails.
     """
-    library = density_library.library
+    library = _able(model, density_library).library
 
     def at(position: Any) -> dict[str, Any]:
         return _called(model, "log_likelihood", (model.constrain(position),), library)
@@ -171,8 +180,12 @@ class Quantities:
         self._model = model
         self._checked = checked
         self._between = between
-        self._density_library = density_library_for(model, execution.backend)
-        execution = execution.model_copy(update={"backend": self._density_library.backend})
+        self._density_library = _able(model, density_library_for(model, execution.backend))
+        backend = self._density_library.backend
+        self._executor = "stackless"  # without recursion it is one compiled block
+        if backend == OPS:
+            backend, self._executor = engine_with("native", OPS), "virtual_machine"
+        execution = execution.model_copy(update={"backend": backend})
         if execution.backend == "tensorflow":  # XLA lacks random numbers of many distributions, and takes longer
             execution = execution.with_expert(mode="graph")
         self._execution = execution
@@ -244,7 +257,9 @@ class Quantities:
             with keeping(self._execution.cache):
                 find = _cached_or_traced if self._checked else _traced
                 traced = find(self._model, self._density_library, name, *first)
-            function = _over_draws(_FUNCTIONS[name](self._model) if traced.again is None else traced.again, len(first))
+            function = _over_draws(
+                _FUNCTIONS[name](self._model) if traced.again is None else traced.again, len(first), traced.expression
+            )
             if (identity := traced.identity) is not None and self._execution.expert.mode == "xla":
                 key_of = self._density_library.library.key_by_identity
                 function.identity = Identity(lambda lanes: identity, key_of, by_lanes=False)
@@ -262,7 +277,7 @@ class Quantities:
                 with keeping(execution.cache):
                     part = program.run(
                         *(array[rows] for array in inputs),
-                        executor="stackless",  # without recursion it is one compiled block
+                        executor=self._executor,
                         backend=execution.backend,
                         mode=execution.expert.mode,
                     )
@@ -281,10 +296,10 @@ class Quantities:
         return int(low) | int(high) << 32
 
 
-def _over_draws(function: Callable[..., Any], arguments: int) -> BatchedFunction:
-    """A function of one draw's arrays as a batched one."""
+def _over_draws(function: Callable[..., Any], arguments: int, expression: Any) -> BatchedFunction:
+    """A function of one draw's arrays as a batched one. expression: what it computes, if that is known."""
 
-    @primitive(costly=True)
+    @primitive(costly=True, record=lambda *_: expression)
     def of_one(*arrays: Any) -> Any:
         return function(*arrays)
 
@@ -403,6 +418,18 @@ def _by_name(model: Model, role: str, result: Any, library: TensorLibrary | None
         return {name: np.asarray(value) for name, value in arrays.items()}
     own = library
     return {name: v if tensor_library_of(v) is own else own.tensor(np.asarray(v)) for name, v in arrays.items()}
+
+
+def _able(model: Model, density_library: DensityLibrary) -> DensityLibrary:
+    """The library that computes a model's functions: that of the density, or where this is machine code and one of them
+    is not written with `ops`, the library that would be the density's otherwise."""
+    if density_library.backend != OPS:
+        return density_library
+    key = TensorType("uint32", (2,))
+    types = {"of_draw": (TensorType(model.dtype, (model.dimension,)), key), "of_prior": (key,)}
+    needed = ["of_draw"] * has_quantities(model) + ["of_prior"] * (model.prior is not None)
+    able = all(recorded(_FUNCTIONS[name](model), *types[name]) is not None for name in needed)
+    return density_library if able else density_library_of(model)
 
 
 def _traced(model: Model, density_library: DensityLibrary, name: str, *inputs: NDArray[Any]) -> Traced:

@@ -7,6 +7,7 @@ program is compiled once.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -35,8 +36,18 @@ def on_shard(number: int) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+_PLUGINS = ("jax_plugins", "libtpu")
+"""Packages one of which is installed where JAX can compute on another device."""
+
+_PLATFORMS = ("JAX_PLATFORMS", "PJRT_NAMES_AND_LIBRARY_PATHS")
+"""Environment variables that name other devices."""
+
+
 def has_accelerator() -> bool:
-    """Whether JAX computes on another device than the processor."""
+    """Whether JAX computes on another device than the processor. JAX is imported only where that is possible."""
+    asked = any(os.environ.get(name, "cpu") != "cpu" for name in _PLATFORMS)
+    if "jax" not in sys.modules and not asked and not any(map(importlib.util.find_spec, _PLUGINS)):
+        return False
     import jax
 
     return bool(jax.default_backend() != "cpu")

@@ -30,6 +30,8 @@ class Traced:
     """The identity of what was traced (`TensorLibrary.identity_of`)."""
     again: Function | None = None
     """Computes what was traced, for arrays of the same shapes and dtypes; known where the identity is."""
+    expression: Any = None
+    """What was traced, as an expression (ir/expression.py), where that is known."""
 
 
 class Library(Protocol):

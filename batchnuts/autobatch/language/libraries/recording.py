@@ -116,6 +116,14 @@ class Recorder:
             return np.asarray(x).astype(dtype)[()]
         return x if x.static_dtype == dtype else self._note("cast", (x, np.dtype(dtype).name), TYPES.cast(x, dtype))
 
+    def tensor(self, x: Array) -> Array:
+        """The array itself: what is recorded may have NumPy's among its arguments."""
+        return x
+
+    def call(self, function: Function, *tensors: Array) -> Any:
+        """The result of a user's function."""
+        return function(*tensors)
+
     def positive(self, x: Array) -> Array:
         """The same array."""
         return x

@@ -1,0 +1,77 @@
+"""Functions of costly primitives, each in a module of its own that the program's code calls.
+
+    compute(input, ..., result, ..., scratch)          pointers to one lane's arrays, and to the end of its own memory
+
+So a program's code does not depend on what they compute: it is the same for all densities, and kept on disk once. An
+array of pointers (`Context.SHARED`) has their addresses after those of shared arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from batchnuts.autobatch.ir.expression import Expression
+from batchnuts.autobatch.lru_cache import LruCache
+from batchnuts.autobatch.native import expressions
+from batchnuts.autobatch.native.arrays import Array, Emitter
+from batchnuts.autobatch.native.compile import MachineCode
+from batchnuts.autobatch.native.types import I8, I64, POINTER, integer
+
+COMPUTE = "compute"
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A function in machine code. scratch_bytes: of the memory that it needs before the pointer that it is given."""
+
+    code: MachineCode
+    scratch_bytes: int
+
+    @property
+    def address(self) -> int:
+        """Where it is."""
+        return self.code.address(COMPUTE)
+
+
+_made: LruCache[Apart] = LruCache(16)
+"""Several programs evaluate one density."""
+
+
+def machine_code_of(expression: Expression) -> Apart:
+    """The function of an expression."""
+    return _made.get(expression) or _made.put(expression, _make(expression))
+
+
+def _make(expression: Expression) -> Apart:
+    module = ir.Module("batchnuts.apart")
+    types = [*expression.inputs, *map(expression.type_of, expression.outputs)]
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER] * (len(types) + 1)), COMPUTE)
+    function.attributes.add("nounwind")
+    for argument in function.args:
+        argument.attributes.add("noalias")
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    *pointers, scratch = function.args
+    size = ir.GlobalVariable(module, I64, "size")
+    size.global_constant, size.linkage, size.type = True, "internal", POINTER
+    em = Emitter(b, b.gep(scratch, [b.neg(b.load(size, typ=I64))], inbounds=True, source_etype=I8))
+    given, results = pointers[: len(expression.inputs)], pointers[len(expression.inputs) :]
+    typed = zip(expression.inputs, given)
+    inputs = [em.loaded(np.dtype(type_.dtype), type_.shape, pointer) for type_, pointer in typed]
+    for array, pointer in zip(expressions.emit(em, expression, inputs), results, strict=True):
+        em.write(array, pointer)
+    b.ret_void()
+    size.initializer = integer(em.most_scratch)
+    return Apart(MachineCode(module), em.most_scratch)
+
+
+def emit_call(em: Emitter, address: Any, inputs: Sequence[Array], results: Sequence[Any], scratch: Any) -> None:
+    """A call of such a function. results: pointers to where they go."""
+    pointers = [*map(em.placed, inputs), *results, scratch]
+    type_ = ir.FunctionType(ir.VoidType(), [POINTER] * len(pointers))
+    address.type = type_.as_pointer()
+    em.builder.call(address, pointers)
