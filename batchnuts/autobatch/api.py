@@ -262,17 +262,17 @@ class BatchedFunction(LaneFunction):
     def _engine(self, types: tuple[Any, ...], options: RunOptions, arguments: Any) -> str | Backend:
         """The engine's name, where the option `backend` leaves it open; else that option."""
         backend, mode, style = options.backend, options.mode, options.style
+        if backend != AUTO and not is_family(backend):
+            return backend
         alone = not has_jax() and "tensorflow" not in sys.modules  # then it calls functions of neither
         if backend == AUTO:
             asked = mode, style, options.schedule, options.executor
             if alone and (engine := engine_alone(*asked)):
                 return engine
             return engine_on(self._backend(types, mode, style, arguments), *asked)
-        if is_family(backend) and alone:
+        if alone:
             return engine_with(backend, "numpy")
-        if is_family(backend):
-            return engine_with(backend, self._backend(types, options.engine().info.mode_of(mode), style, arguments))
-        return backend
+        return engine_with(backend, self._backend(types, options.engine().info.mode_of(mode), style, arguments))
 
     def _backend(self, types: tuple[Any, ...], mode: str, style: str = "auto", arguments: Any = ()) -> str:
         """The name of the backend that `auto` stands for: that of the arguments' library, or of the functions that the

@@ -231,17 +231,32 @@ def test_chains_that_made_fewer_transitions_give_fewer_draws() -> None:
     np.testing.assert_array_equal(later.of(np.array([0, 1]))[0], [*positions[0, :3:-1], positions[1, 1]])
 
 
-def gradients_of(positions: np.ndarray, done: np.ndarray, first: Any = 0) -> tuple[Any, list[np.ndarray]]:
+@pytest.mark.parametrize(("at_once", "sizes"), [(2, [3] * 8), (7, [6] * 4), (100, [24])])
+def test_gradients_of_several_draws_may_be_evaluated_in_one_call(at_once: int, sizes: list[int]) -> None:
+    positions = np.arange(3 * 9 * 2.0).reshape(3, 9, 2)
+    done = np.array([9, 2, 0])
+    alone, _ = gradients_of(positions, done)
+    together, calls = gradients_of(positions, done, at_once=at_once)
+    assert [len(at) for at in calls] == sizes
+    np.testing.assert_array_equal(together.gradients, alone.gradients)
+    np.testing.assert_array_equal(together.positions, alone.positions)
+
+
+def gradients_of(
+    positions: np.ndarray, done: np.ndarray, first: Any = 0, at_once: int | None = None
+) -> tuple[Any, list[np.ndarray]]:
     """With a gradient of minus the position; and the positions of each call."""
     chains, calls = len(positions), []
 
     def gradients_at(at: np.ndarray) -> np.ndarray:
-        assert at.shape == (chains, 2)
+        assert at.shape[0] % chains == 0
+        assert at.shape[1] == 2
+        assert at_once is not None or len(at) == chains
         calls.append(at)
         return -at
 
     last = positions[np.arange(chains), np.maximum(done - 1, 0)]
-    found = draws_with_gradients(positions, first, done, -last, gradients_at)
+    found = draws_with_gradients(positions, first, done, -last, gradients_at, at_once=at_once)
     np.testing.assert_array_equal(found.gradients, -found.positions)
     return found, calls
 

@@ -16,9 +16,12 @@ from batchnuts.autobatch import BatchedFunction, CompileError, batch
 from batchnuts.mcmc.execution.in_parts import in_parts, width_for
 from batchnuts.mcmc.model.check_model import decomposition_help, density_failure, first_line, is_decomposition, place_of
 from batchnuts.mcmc.model.fingerprint import Fingerprint, fingerprint
-from batchnuts.mcmc.model.library_choice import density_library_for, density_library_of
+from batchnuts.mcmc.model.library_choice import OPS, density_library_for, density_library_of, library_of_gradients
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
+
+MOST_AT_ONCE = 1024
+"""Positions of a call where their number needs no program of its own."""
 
 
 class GradientService(Protocol):
@@ -29,6 +32,13 @@ class GradientService(Protocol):
 
         What a row gives depends on that row alone, except for rounding. Raises ModelError.
         """
+
+    def at_once(self, chains: int) -> int:
+        """How many positions to give in a call, where a run evaluates many for each of so many chains.
+
+        As many as there are chains have a compiled program already.
+        """
+        return chains
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,12 +97,22 @@ class ProgramGradients(GradientService):
     width: int | None = None
     """Chains of a call, where those that are evaluated are some of the run's; None: by their number."""
 
+    @property
+    def _is_apart(self) -> bool:
+        """Whether the density is machine code of its own, and nothing is compiled for a number of positions."""
+        return library_of_gradients(self.execution.backend) == OPS
+
+    @override
+    def at_once(self, chains: int) -> int:
+        return max(chains, MOST_AT_ONCE) if self._is_apart else chains
+
     @override
     def evaluate(self, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         options: Any = {name: self.execution.run_options[name] for name in ("executor", "backend", "mode", "style")}
         call = functools.partial(self.program.run, **options)
         try:
-            log_density, gradient = in_parts(call, [position], self.width or width_for(len(position)))
+            width = len(position) if self._is_apart else self.width or width_for(len(position))
+            log_density, gradient = in_parts(call, [position], width)
         except Exception as error:
             library = density_library_for(self.model, self.execution.backend).backend
             raise _failure(self.model, position, library, error) from error

@@ -45,13 +45,15 @@ def draws_with_gradients(
     last_gradients: NDArray[Any],
     gradients_at: Callable[[NDArray[Any]], NDArray[Any]],
     of_run: int | None = None,
+    at_once: int | None = None,
 ) -> DrawsWithGradients:
     """Some draws of each chain, evenly spaced, with the last one, of the [chains, transitions, dimension] of a window.
 
     Each chain has `done` [chains] draws there, of which those from number `first` [chains] on count. last_gradients
-    [chains, dimension]: those at the last draws, which are known. gradients_at: of positions [chains, dimension], so
-    that one compiled program serves all; where a chain has fewer draws than others take part, its last one is evaluated
-    again, which is not useful. of_run: how many chains the run has, where these are some of them.
+    [chains, dimension]: those at the last draws, which are known. gradients_at: of positions [n, dimension], with n the
+    number of chains, so that one compiled program serves all, or a multiple of that, up to `at_once`. Where a chain has
+    fewer draws than others take part, its last one is evaluated again, which is not useful. of_run: how many chains the
+    run has, where these are some of them.
     """
     chains = len(positions)
     available = done - first  # [chains]
@@ -62,6 +64,9 @@ def draws_with_gradients(
     offset = np.where(valid, place * available[:, None] // np.maximum(count, 1)[:, None], 0)
     rows = np.maximum(done[:, None] - 1 - offset, 0)  # the last one first
     chosen = positions[np.arange(chains)[:, None], rows]
-    gradients = [last_gradients, *(gradients_at(chosen[:, i]) for i in range(1, most))]
+    together = max(1, (at_once or chains) // chains)
+    parts = [chosen[:, i : min(i + together, most)] for i in range(1, most, together)]
+    gradients = [gradients_at(part.reshape(-1, part.shape[-1])).reshape(part.shape) for part in parts]
     useful = int(valid[:, 1:].sum())
-    return DrawsWithGradients(chosen, np.stack(gradients, axis=1), valid, useful, chains * (most - 1))
+    every = np.concatenate([last_gradients[:, None], *gradients], axis=1)
+    return DrawsWithGradients(chosen, every, valid, useful, chains * (most - 1))

@@ -80,6 +80,7 @@ def reduce_window(
             gradient,
             lambda positions: gradients.evaluate(positions)[1],
             of_run=reduction.chains,
+            at_once=gradients.at_once(len(position)),
         )
     return ReducedWindow(moments, position, log_density, gradient, result.adaptation.log_step_mean, drawn)
 
