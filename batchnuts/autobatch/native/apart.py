@@ -8,7 +8,9 @@ array of pointers (`Context.SHARED`) has their addresses after those of shared a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +21,7 @@ from batchnuts.autobatch.ir.expression import Expression
 from batchnuts.autobatch.lru_cache import LruCache
 from batchnuts.autobatch.native import expressions
 from batchnuts.autobatch.native.arrays import Array, Emitter
-from batchnuts.autobatch.native.compile import MachineCode
+from batchnuts.autobatch.native.compile import MachineCode, in_background
 from batchnuts.autobatch.native.types import I8, I64, POINTER, integer
 
 COMPUTE = "compute"
@@ -29,13 +31,13 @@ COMPUTE = "compute"
 class Apart:
     """A function in machine code. scratch_bytes: of the memory that it needs before the pointer that it is given."""
 
-    code: MachineCode
+    code: Future[MachineCode]
     scratch_bytes: int
 
     @property
     def address(self) -> int:
-        """Where it is."""
-        return self.code.address(COMPUTE)
+        """Where it is, as soon as LLVM has made it."""
+        return self.code.result().address(COMPUTE)
 
 
 _made: LruCache[Apart] = LruCache(16)
@@ -66,7 +68,7 @@ def _make(expression: Expression) -> Apart:
         em.write(array, pointer)
     b.ret_void()
     size.initializer = integer(em.most_scratch)
-    return Apart(MachineCode(module), em.most_scratch)
+    return Apart(in_background(functools.partial(MachineCode, module)), em.most_scratch)
 
 
 def emit_call(em: Emitter, address: Any, inputs: Sequence[Array], results: Sequence[Any], scratch: Any) -> None:

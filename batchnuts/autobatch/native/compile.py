@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextvars import copy_context
 from importlib import metadata
-from typing import Any
+from typing import Any, TypeVar
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -14,6 +16,8 @@ from llvmlite import ir
 from batchnuts.autobatch.native.functions import C_FUNCTIONS
 from batchnuts.disk_cache.folder import current
 from batchnuts.disk_cache.identity import digest_of
+
+Made = TypeVar("Made")
 
 _PASSES = {"speed_level": 2, "loop_vectorization": True, "slp_vectorization": True, "loop_unrolling": True}
 """Options of LLVM's passes."""
@@ -115,3 +119,17 @@ class MachineCode:
         call = ctypes.CFUNCTYPE(None, *arguments)(self.address(name))
         call.code = self  # type: ignore[attr-defined]  # which it needs as long as it lives
         return call
+
+
+def in_background(make: Callable[[], Made]) -> Future[Made]:
+    """What `make` gives, by a thread of its own: while LLVM works, Python goes on."""
+    future: Future[Made] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(make())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=copy_context().run, args=(run,), name="batchnuts-llvm").start()
+    return future

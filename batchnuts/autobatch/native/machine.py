@@ -29,9 +29,9 @@ from batchnuts.autobatch.ir.program import RETURN_ADDRESS, Program, VariableAllo
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.language.shared import PREFIX, entry_of
 from batchnuts.autobatch.native.apart import machine_code_of
-from batchnuts.autobatch.native.compile import MachineCode
+from batchnuts.autobatch.native.compile import MachineCode, in_background
 from batchnuts.autobatch.native.context import Context
-from batchnuts.autobatch.native.emit import RUN_LANES, emit_program
+from batchnuts.autobatch.native.emit import RUN_LANES, Emitted, emit_program
 from batchnuts.autobatch.native.foreign import Foreign
 from batchnuts.autobatch.native.layout import FAULT, PC, WAITING, Layout, block_of, counters, layout_of
 from batchnuts.autobatch.native.rounds import Loop, serve_name
@@ -78,11 +78,31 @@ class NativeProgram:
         """Bytes of what functions that are apart use, before the memory of the program itself."""
         self.scratch_bytes = self.scratch_before + emitted.scratch_bytes
         self.counters = self.segments.halted + len(self.apart)
-        self.text = str(emitted.module)
-        self.code = MachineCode(emitted.module)
-        if len(emitted.sizes):
-            ctypes.memmove(self.code.variable(TABLE), emitted.sizes.ctypes.data, emitted.sizes.nbytes)
-        self.run_lanes = self.code.function(RUN_LANES, ctypes.c_void_p)
+        self._module = emitted.module
+        self._code = in_background(functools.partial(_compiled, emitted))
+
+    @functools.cached_property
+    def text(self) -> str:
+        """Its instructions, as LLVM gets them."""
+        _ = self.code
+        return str(self._module)
+
+    @functools.cached_property
+    def code(self) -> MachineCode:
+        """Its machine code, as soon as LLVM has made it."""
+        return self._code.result()
+
+    @functools.cached_property
+    def run_lanes(self) -> Callable[..., None]:
+        """The function that runs lanes, of the address of a context."""
+        return self.code.function(RUN_LANES, ctypes.c_void_p)
+
+
+def _compiled(emitted: Emitted) -> MachineCode:
+    code = MachineCode(emitted.module)
+    if len(emitted.sizes):
+        ctypes.memmove(code.variable(TABLE), emitted.sizes.ctypes.data, emitted.sizes.nbytes)
+    return code
 
 
 _programs: dict[tuple[int, tuple[int, ...], bool], NativeProgram] = {}
@@ -208,6 +228,7 @@ class NativeMachine(ResumableMachine):
     @override
     def advance(self, state: State, budget: int, leave_at: int = 0) -> State:
         if budget == 0:
+            _ = self.native.code
             for loop, foreign in self._loops():
                 loop.compile(*self._arguments(state, foreign))
             return state
