@@ -60,7 +60,15 @@ def _key(text: str) -> str:
     version = ".".join(map(str, llvm.llvm_version_info))
     processor = (llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
     return digest_of(
-        "native", metadata.version("llvmlite"), version, *processor, str(_PASSES), str(_CODE_LEVEL), _DISABLE_LSR, text
+        "native 2",
+        metadata.version("llvmlite"),
+        version,
+        *processor,
+        llvm.get_process_triple(),
+        str(_PASSES),
+        str(_CODE_LEVEL),
+        _DISABLE_LSR,
+        text,
     )
 
 
@@ -87,12 +95,12 @@ class MachineCode:
         entries = current()
         with _lock:  # LLVM's global tables
             target = _target_machine()
-            module.triple = target.triple
-            module.data_layout = str(target.target_data)
-            text = str(module)
+            self.text = text = str(module)
+            """The instructions as they were emitted."""
             key = None if entries is None else _key(text)
             kept = entries.get(key) if entries is not None and key is not None else None
             parsed = llvm.parse_assembly(text)
+            parsed.triple, parsed.data_layout = target.triple, str(target.target_data)
             if kept is None:
                 _optimize(parsed, target)
             made: list[bytes] = []

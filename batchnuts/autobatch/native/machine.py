@@ -78,14 +78,12 @@ class NativeProgram:
         """Bytes of what functions that are apart use, before the memory of the program itself."""
         self.scratch_bytes = self.scratch_before + emitted.scratch_bytes
         self.counters = self.segments.halted + len(self.apart)
-        self._module = emitted.module
         self._code = in_background(functools.partial(_compiled, emitted))
 
-    @functools.cached_property
+    @property
     def text(self) -> str:
         """Its instructions, as LLVM gets them."""
-        _ = self.code
-        return str(self._module)
+        return self.code.text
 
     @functools.cached_property
     def code(self) -> MachineCode:
