@@ -64,7 +64,8 @@ def dry_run(config: RunConfig, *, force: bool) -> int:
 
     def density_library() -> DensityLibrary:
         start = model.initial_positions(np.random.default_rng(0), 1)[0]
-        return choose_density_library(model, config.execution, start)[0]
+        chains = None if config.sampler.chains == "auto" else config.sampler.chains
+        return choose_density_library(model, config.execution, start, chains)[0]
 
     check_content(model, density_library, config.output.content)
     check_starts(config, model)

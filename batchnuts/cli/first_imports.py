@@ -10,6 +10,7 @@ import ast
 import importlib.util
 import os
 import sys
+from pathlib import Path
 
 from batchnuts.autobatch.machine import engine_infos, missing, preferred_backend, prepare_disk_cache, tensor_library
 from batchnuts.cli.config import RunConfig, TargetOptions, bridge_of
@@ -53,21 +54,40 @@ def _neutral(config: RunConfig) -> set[str]:
 
 
 def imported_by(module: str) -> set[str]:
-    """The backends whose packages the source of a module imports; empty where it cannot be found or read."""
+    """The backends whose packages the source of a module imports, or that of modules beside it that it imports; empty
+    where it cannot be found or read."""
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
+    roots: set[str] = set()
+    left, read = [module], set[str]()
+    while left:
+        name = left.pop()
+        if name in read:
+            continue
+        read.add(name)
+        found = _imports_of(name, anywhere=name == module)
+        roots |= {imported.partition(".")[0] for imported in found}
+        left += found
+    return {name for name, info in engine_infos().items() if not roots.isdisjoint(info.dependents)}
+
+
+def _imports_of(module: str, *, anywhere: bool) -> set[str]:
+    """The modules that the source of a module imports. anywhere: of one that is not in the current folder, too."""
     try:
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
             return set()
-        with open(spec.origin, "rb") as file:
-            tree = ast.parse(file.read())
+        origin = Path(spec.origin).resolve()
+        installed = "site-packages" in origin.parts
+        if not anywhere and (installed or not origin.is_relative_to(Path.cwd())):
+            return set()
+        tree = ast.parse(origin.read_bytes())
     except Exception:  # what is wrong with it is reported when it is imported
         return set()
-    roots = set()
+    found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            roots |= {alias.name.partition(".")[0] for alias in node.names}
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            roots.add(node.module.partition(".")[0])
-    return {name for name, info in engine_infos().items() if not roots.isdisjoint(info.dependents)}
+            found.add(node.module)
+    return found

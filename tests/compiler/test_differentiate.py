@@ -83,6 +83,7 @@ CASES: dict[str, Function] = {
     "matrix by matrix": lambda x: weighted(ops.matmul(matrix(x), ops.transpose(matrix(x)))),
     "matrix of data": lambda x: weighted(ops.matmul(MATRIX, x[:4])) + weighted(ops.matmul(x[4:7], MATRIX)),
     "symmetric matrix": lambda x: ops.matmul(3.0 * x[:4], ops.matmul(SYMMETRIC, x[:4])),
+    "linear in a symmetric matrix": lambda x: ops.sum(ops.matmul(SYMMETRIC, x[:4])) - ops.sum(x * x),
     "matrices": lambda x: weighted(ops.matmul(ops.reshape(x, (2, 2, 3)), MATRIX[:, :2])),
     "concatenate": lambda x: weighted(ops.concatenate([x[3:6], x[:3], x[6:]], axis=0)),
     "stack": lambda x: weighted(ops.stack([x[:4], x[4:8] * 2.0], axis=-1)),

@@ -21,7 +21,13 @@ import batchnuts
 from batchnuts.api.sampling import sample_chains
 from batchnuts.autobatch import ops
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
-from batchnuts.mcmc.model.library_choice import DensityLibrary, choose_density_library, density_library_of, written_in
+from batchnuts.mcmc.model.library_choice import (
+    DensityLibrary,
+    choose_density_library,
+    density_library_for,
+    density_library_of,
+    written_in,
+)
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, split_settings
@@ -81,6 +87,7 @@ def test_the_library_of_a_density_is_found(name: str) -> None:
     assert execution.backend == engine
     gradients = "in machine code" if library is None else f"by {title}"
     assert density_library.reason.startswith(f"with gradients {gradients}, because ")
+    assert {density_library_for(model, asked).backend for asked in ("auto", "native")} == {library or "numpy"}
     by_name, of_family = choose_density_library(model, ExecutionSettings(backend="native"), np.ones(2))
     assert (by_name, of_family) == (DensityLibrary("jax", "") if library == "jax" else density_library, execution)
     asked_and_library = {"tensorflow": "tensorflow", "jax": "jax", "native_tensorflow": "tensorflow"}

@@ -72,7 +72,8 @@ def engine_with(name: str, library: str) -> str:
 def engine_alone(mode: str, style: str, schedule: Any, executor: str) -> str | None:
     """The engine that `auto` takes for a program that calls functions of no library, where JAX is not installed:
     machine code, which needs neither; None where something else is asked for."""
-    return NATIVE_NUMPY.info.name if _is_usual(mode, style, schedule, executor) and is_available() else None
+    engine = engine_on("numpy", mode, style, schedule, executor)
+    return engine if engine == NATIVE_NUMPY.info.name else None
 
 
 def _is_usual(mode: str, style: str, schedule: Any, executor: str) -> bool:

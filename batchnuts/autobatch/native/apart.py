@@ -46,7 +46,10 @@ _made: LruCache[Apart] = LruCache(16)
 
 def machine_code_of(expression: Expression) -> Apart:
     """The function of an expression."""
-    return _made.get(expression) or _made.put(expression, _make(expression))
+    found = _made.get(expression)
+    if found is not None and not (found.code.done() and found.code.exception()):
+        return found
+    return _made.put(expression, _make(expression))
 
 
 def _make(expression: Expression) -> Apart:

@@ -234,6 +234,11 @@ class Emitter:
             return self.scalar(dtype, number(dtype, array.reshape(())[()]), array.shape)
         if (general := self._of_any_extent(array)) is not None:
             return general
+        return self.fixed_constant(array)
+
+    def fixed_constant(self, array: np.ndarray) -> Array:
+        """An array that is known, as a global constant of the module, whatever its extents."""
+        dtype = array.dtype
         content = np.ascontiguousarray(array).tobytes()
         name = f"constant.{hashlib.sha256(content).hexdigest()[:16]}"
         known = self.builder.module.globals.get(name)

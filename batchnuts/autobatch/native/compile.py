@@ -139,5 +139,5 @@ def in_background(make: Callable[[], Made]) -> Future[Made]:
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=copy_context().run, args=(run,), name="batchnuts-llvm").start()
+    threading.Thread(target=copy_context().run, args=(run,), name="batchnuts-llvm", daemon=True).start()
     return future

@@ -81,6 +81,11 @@ class NativeProgram:
         self._code = in_background(functools.partial(_compiled, emitted))
 
     @property
+    def failed(self) -> bool:
+        """Whether LLVM has failed, so that it is worth another try."""
+        return self._code.done() and self._code.exception() is not None
+
+    @property
     def text(self) -> str:
         """Its instructions, as LLVM gets them."""
         return self.code.text
@@ -109,7 +114,7 @@ _programs: dict[tuple[int, tuple[int, ...], bool], NativeProgram] = {}
 def native_program(program: Program, varying: tuple[int, ...], profiled: bool) -> NativeProgram:
     """A program's machine code, made once for as long as the program lives. varying: see `MachineOptions.extents`."""
     key = (id(program), varying, profiled)
-    if key not in _programs:
+    if key not in _programs or _programs[key].failed:
         _programs[key] = NativeProgram(program, extents_of(varying), profiled)
         weakref.finalize(program, _programs.pop, key, None)
     return _programs[key]
@@ -226,7 +231,7 @@ class NativeMachine(ResumableMachine):
     @override
     def advance(self, state: State, budget: int, leave_at: int = 0) -> State:
         if budget == 0:
-            _ = self.native.code
+            _ = self.native.code, [one.address for one in self.native.apart]
             for loop, foreign in self._loops():
                 loop.compile(*self._arguments(state, foreign))
             return state

@@ -59,7 +59,7 @@ def _sum_of_columns(em: Emitter, columns: np.ndarray, x: Array) -> Array:
     same = ir.Constant(ir.VectorType(I32, width), [ir.Constant(I32, 0)] * width)
     for first in range(0, vectors, BLOCK):
         last = min(first + BLOCK, vectors)
-        block = em.constant(np.ascontiguousarray(padded[:, first * width : last * width]))
+        block = em.fixed_constant(np.ascontiguousarray(padded[:, first * width : last * width]))
         row_bytes = (last - first) * width * dtype.itemsize
         with b.goto_entry_block():
             sums = [b.alloca(vector) for _ in range(first, last)]

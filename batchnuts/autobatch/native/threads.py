@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from contextlib import AbstractContextManager, nullcontext
 
-from batchnuts.autobatch.backends.registry import has_jax
+from batchnuts.autobatch.backends.registry import has_jax, missing
 
 
 def use_own_threads(shards: int) -> bool:
@@ -17,11 +19,21 @@ def on_shard(number: int) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def has_accelerator() -> bool:
-    """Whether there is one that JAX would compute on."""
-    from batchnuts.autobatch.backends.jax.threads import has_accelerator as jax_has_one
+_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
+"""What is there where TensorFlow may find a graphics card."""
 
-    return has_jax() and jax_has_one()
+
+def has_accelerator() -> bool:
+    """Whether there is one that JAX would compute on, or TensorFlow where JAX is not installed."""
+    if has_jax():
+        from batchnuts.autobatch.backends.jax import threads
+
+        return threads.has_accelerator()
+    if missing("tensorflow") or not ("tensorflow" in sys.modules or any(map(os.path.exists, _DEVICES))):
+        return False
+    from batchnuts.autobatch.backends.tensorflow import devices
+
+    return devices.has_accelerator()
 
 
 def prepare_disk_cache() -> None:

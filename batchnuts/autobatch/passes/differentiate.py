@@ -309,7 +309,8 @@ def _new_axis(x: Array, last: bool) -> Array:
 def _row_times(g: Array, matrix: Array) -> Array:
     """g' M. Of a symmetric M that is known M g, and of a multiple of a vector the multiple: so that the gradient of a
     normal density has the product that its value has, which is computed once."""
-    if not isinstance(matrix, np.ndarray) or not np.array_equal(matrix, matrix.T):
+    known = isinstance(matrix, np.ndarray) and isinstance(g, Recorded)
+    if not known or not np.array_equal(matrix, matrix.T):
         return F.matmul(g, matrix)
     made = next((call for call in g.recording.calls if call.results[0] is g), None)
     if made is not None and made.function == "multiply":

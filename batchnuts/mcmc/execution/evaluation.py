@@ -160,6 +160,8 @@ def _advice(library: str, cause: BaseException) -> str:
             "It has the gradient of a loop, for which XLA needs a bound of the number of trips: give tf.while_loop "
             "maximum_iterations=, or run with execution.expert.mode=graph. What TensorFlow said"
         )
+    if library == OPS:
+        return "In machine code it fails. What was said"
     if library == "jax":
         return (
             "JAX traces it: write branches on values with jax.numpy.where or jax.lax.cond, and loops over values with "

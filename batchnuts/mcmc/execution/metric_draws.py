@@ -64,7 +64,7 @@ def draws_with_gradients(
     offset = np.where(valid, place * available[:, None] // np.maximum(count, 1)[:, None], 0)
     rows = np.maximum(done[:, None] - 1 - offset, 0)  # the last one first
     chosen = positions[np.arange(chains)[:, None], rows]
-    together = max(1, (at_once or chains) // chains)
+    together = max(1, (at_once or chains) // max(chains, 1))
     parts = [chosen[:, i : min(i + together, most)] for i in range(1, most, together)]
     gradients = [gradients_at(part.reshape(-1, part.shape[-1])).reshape(part.shape) for part in parts]
     useful = int(valid[:, 1:].sum())

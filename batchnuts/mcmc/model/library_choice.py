@@ -102,7 +102,12 @@ def library_of_gradients(backend: str) -> str | None:
 
 
 def density_library_for(model: Model, backend: str) -> DensityLibrary:
-    """The library that differentiates a density in a run whose backend is decided."""
+    """The library that differentiates a density in runs on this backend, which need not be decided: that of `auto`, and
+    of a family, goes by the density."""
+    info = engine_infos().get(backend)  # none of `auto`
+    if info is None or info.family == backend:
+        alone = _engine_alone(model, ExecutionSettings.model_validate({"backend": backend}), None, None)
+        return density_library_of(model) if alone is None else DensityLibrary(OPS, "")
     name = library_of_gradients(backend)
     return density_library_of(model) if name is None else DensityLibrary(name, "")
 
@@ -174,7 +179,9 @@ def choose_density_library(
 _ALONE = "with gradients in machine code, because the log-density is a small one, written with ops"
 
 
-def _engine_alone(model: Model, execution: ExecutionSettings, position: NDArray[Any], chains: int | None) -> str | None:
+def _engine_alone(
+    model: Model, execution: ExecutionSettings, position: NDArray[Any] | None, chains: int | None
+) -> str | None:
     """The engine that needs no library of arrays for a density written with `ops`; None where another one is taken."""
     requested, expert = execution.backend, execution.expert
     if requested == "auto":
