@@ -87,6 +87,8 @@ CASES: dict[str, Function] = {
     "matrices": lambda x: weighted(ops.matmul(ops.reshape(x, (2, 2, 3)), MATRIX[:, :2])),
     "concatenate": lambda x: weighted(ops.concatenate([x[3:6], x[:3], x[6:]], axis=0)),
     "stack": lambda x: weighted(ops.stack([x[:4], x[4:8] * 2.0], axis=-1)),
+    "one part": lambda x: weighted(library_of(x).parts_of_last_axis(ops.exp(x), [12])[0]),
+    "two parts": lambda x: weighted(x[:5] * library_of(x).parts_of_last_axis(ops.exp(x), [5, 7])[0]),
     "elements": lambda x: (
         x[0] * x[-1] + weighted(x[2:9:3]) + weighted(matrix(x)[1, 1:]) + weighted(matrix(x)[:, None, 2])
     ),

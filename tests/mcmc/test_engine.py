@@ -52,6 +52,13 @@ def model_of(density: Callable[[Any], Any], dtype: Any = "float64") -> Model:
     return Model.from_function(density, dimension=2, dtype=dtype)
 
 
+@pytest.mark.parametrize("variables", [{"x": [3]}, {"x": []}, {"x": batchnuts.positive()}, {"x": [], "y": [2]}])
+def test_a_density_of_named_variables_is_machine_code(variables: dict[str, Any]) -> None:
+    model = Model.from_function(lambda p: -sum(ops.sum(x * x) for x in p.values()), variables=variables)
+    _, execution = choose_density_library(model, ExecutionSettings(), np.zeros(model.dimension))
+    assert execution.backend == "native_numpy"
+
+
 def test_few_chains_have_larger_gradients_in_machine_code() -> None:
     """Many share the products of the array library."""
     matrix = np.eye(200, dtype="float32")

@@ -96,7 +96,7 @@ def _backwards(steps: Sequence[Any], values: list[Array], active: set[int], outp
             raise NotTyped(f"a derivative of {node.function}")
         given = [None if parts is None else _sum(parts, values[number + i]) for i, parts in enumerate(found)]
         results = values[number : number + len(node.types)]
-        several = len(node.types) > 1
+        several = node.function in SEVERAL
         parts = RULES[node.function](given if several else given[0], results if several else results[0], *arguments)
         for argument, part in zip(node.arguments, parts, strict=False):
             _add(adjoints, active, argument, part)
