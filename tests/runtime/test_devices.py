@@ -37,11 +37,12 @@ assert "TF_XLA_FLAGS" not in os.environ
 model = batchnuts.Model.from_function(lambda x: -0.5 * tf.reduce_sum(x * x), dimension=3)
 from batchnuts.disk_cache.folder import entries_of
 tally = entries_of("auto").tally
-data = batchnuts.sample_chains(model, chains=12, warmup=20, draws=10, seed=3, chunk_lanes=4, expert={"shards": 2})
+settings = {"chains": 12, "warmup": 20, "draws": 10, "chunk_lanes": 4, "expert": {"shards": 2}, "backend": "tensorflow"}
+data = batchnuts.sample_chains(model, seed=3, **settings)
 used = tally.found + tally.missing
 assert used == tally.found + tally.written == 9, "machine, first step size, density: of compiler, graph and XLA"
 same = batchnuts.Model.from_function(lambda x: -0.5 * tf.reduce_sum(x * x), dimension=3)
-again = batchnuts.sample_chains(same, chains=12, warmup=20, draws=10, seed=3, chunk_lanes=4, expert={"shards": 2})
+again = batchnuts.sample_chains(same, seed=3, **settings)
 assert tally.found + tally.missing == 2 * used and tally.missing == tally.written <= used, "none was compiled again"
 assert (again.posterior["position"].values == data.posterior["position"].values).all()
 from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
@@ -84,6 +85,7 @@ def test_chains_on_devices_of_their_own_draw_the_same(tmp_path) -> None:
     own = np.load(file)
     model = batchnuts.Model.from_function(lambda x: -0.5 * tf.reduce_sum(x * x), dimension=3)
     settings = {"chains": 12, "warmup": 20, "draws": 10, "seed": 3, "chunk_lanes": 4, "expert": {"shards": 2}}
+    settings |= {"backend": "tensorflow"}
     shared = batchnuts.sample_chains(model, **settings).posterior["position"].values
     assert own.shape == (12, 10, 3)
     np.testing.assert_allclose(own, shared, rtol=1e-4, atol=1e-5)
