@@ -127,7 +127,7 @@ def test_another_process_gives_the_same() -> None:
         "print(*(t.identity_of(t.FAMILIES[name](0), t.X) for name in t.WITH_COUNTERS))"
     )
     here = Path(__file__).parent
-    folders = f"{here}{os.pathsep}{here.parent}"
+    folders = os.pathsep.join(map(str, (here, here.parent, here.parent / "helpers")))
     found = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
