@@ -34,6 +34,7 @@ WITHIN_AUTOBATCH = (
     ("explain",),
     ("inputs",),
     ("run_options",),
+    ("engine_choice",),
     ("api",),
     ("machine", "prepare", "demos", "inside"),
 )

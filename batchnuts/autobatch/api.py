@@ -18,19 +18,12 @@ from typing import Any, overload
 import numpy as np
 
 from batchnuts.autobatch.backends.backend import Backend, Identity
-from batchnuts.autobatch.backends.registry import get_backend, has_jax
 from batchnuts.autobatch.cached_functions import read_or_compile
+from batchnuts.autobatch.engine_choice import EngineChoice
 from batchnuts.autobatch.engines.engine import MachineOptions
 from batchnuts.autobatch.engines.registry import (
     AUTO,
-    backend_of_program,
-    engine_alone,
-    engine_infos,
     engine_of,
-    engine_on,
-    engine_with,
-    is_family,
-    preferred_backend,
 )
 from batchnuts.autobatch.errors import LaneInputError, OptionError
 from batchnuts.autobatch.explain import explain_passes
@@ -39,7 +32,6 @@ from batchnuts.autobatch.frontend.plain_python import plain_python
 from batchnuts.autobatch.inputs import Inputs, bind, default_type
 from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import Program, TensorType
-from batchnuts.autobatch.language.arrays import tensor_library_of
 from batchnuts.autobatch.language.functions import LaneFunction, in_one_lane_code, require_function, single_lane
 from batchnuts.autobatch.language.pytree import flatten, hashable, map_leaves, unflatten
 from batchnuts.autobatch.lru_cache import LruCache
@@ -83,7 +75,7 @@ class BatchedFunction(LaneFunction):
         self._compiled: LruCache[CompiledFunction] = LruCache(machines)
         self._machines: LruCache[Machine] = LruCache(machines)
         self._block_code: LruCache[stackless.BlockCodeCache] = LruCache(machines)
-        self._backends: LruCache[str] = LruCache(machines)
+        self._choice = EngineChoice(machines)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The results for all lanes, with the defaults of `run`; keyword and default arguments as in Python."""
@@ -183,7 +175,9 @@ class BatchedFunction(LaneFunction):
             return self._run_unbatched(inputs)
         began = time.perf_counter()
         if options.executor not in ("unbatched", "reference"):
-            options = replace(options, backend=self._engine(inputs.types, options, [args, kwargs]))
+            options = replace(
+                options, backend=self._choice.engine(self.compiled, inputs.types, options, [args, kwargs])
+            )
         arrays = options.arrays()
         compiled = self.compiled(inputs.types, arrays)
         results: Sequence[Any]
@@ -259,38 +253,6 @@ class BatchedFunction(LaneFunction):
         key = (hashable(types), backend)
         return self._compiled.get(key) or self._compiled.put(key, self._compile(types, backend))
 
-    def _engine(self, types: tuple[Any, ...], options: RunOptions, arguments: Any) -> str | Backend:
-        """The engine's name, where the option `backend` leaves it open; else that option."""
-        backend, mode, style = options.backend, options.mode, options.style
-        if backend != AUTO and not is_family(backend):
-            return backend
-        alone = not has_jax() and "tensorflow" not in sys.modules  # then it calls functions of neither
-        if backend == AUTO:
-            asked = mode, style, options.schedule, options.executor
-            if alone and (engine := engine_alone(*asked)):
-                return engine
-            return engine_on(self._backend(types, mode, style, arguments), *asked)
-        if alone:
-            return engine_with(backend, "numpy")
-        return engine_with(backend, self._backend(types, options.engine().info.mode_of(mode), style, arguments))
-
-    def _backend(self, types: tuple[Any, ...], mode: str, style: str = "auto", arguments: Any = ()) -> str:
-        """The name of the backend that `auto` stands for: that of the arguments' library, or of the functions that the
-        program calls, which is found out by compiling it; and for a program that runs on either the preferred one."""
-        preferred = preferred_backend(mode, style)
-        try:
-            library = tensor_library_of(*flatten(arguments)[0])
-        except TypeError:  # arrays of two
-            return preferred
-        if library is not None and preferred == "jax":  # else a mode or style asks for TensorFlow
-            return next(name for name, info in engine_infos().items() if info.title == library.name)
-        key = (hashable(types), mode, style)
-        name = self._backends.get(key)
-        if name is None:
-            name = backend_of_program(lambda name: self.compiled(types, get_backend(name, mode, style)), mode, style)
-            self._backends.put(key, name)
-        return name
-
     def _compile(self, types: tuple[Any, ...], backend: Backend) -> CompiledFunction:
         def compile_it() -> CompiledFunction:
             return compile_function(self, types, backend)
@@ -365,7 +327,9 @@ class BatchedFunction(LaneFunction):
         return self._bind(args, {}).types
 
     def _named_backend(self, name: str, types: tuple[Any, ...], mode: str) -> Backend:
-        return engine_of(self._backend(types, mode) if name == AUTO else name).arrays(mode, "auto")
+        return engine_of(self._choice.library(self.compiled, types, mode) if name == AUTO else name).arrays(
+            mode, "auto"
+        )
 
     def lowered(self, *types: Any, backend: str = AUTO) -> Program:
         """The program that the virtual machine runs, for one lane's argument types (given as for `dump`)."""
