@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -21,27 +20,11 @@ from batchnuts.autobatch.ir.expression import Expression, Ref, operands
 from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.language.libraries.library import Array, Function, TensorLibrary, Traced
 from batchnuts.autobatch.language.libraries.numpy import NumPyLibrary
-from batchnuts.autobatch.language.libraries.recording import Recorded, Recording
-from batchnuts.autobatch.language.pytree import TreeDef, flatten, map_leaves, unflatten
+from batchnuts.autobatch.language.libraries.recording import Recorded
+from batchnuts.autobatch.language.pytree import TreeDef, map_leaves, unflatten
 from batchnuts.autobatch.passes.differentiate import expression_of_gradient
-from batchnuts.autobatch.passes.fold_expressions import folded
-from batchnuts.autobatch.passes.record_expressions import as_expression
+from batchnuts.autobatch.passes.record_expressions import recorded
 from batchnuts.disk_cache.identity import digest_of, own_sources
-
-
-def recorded(function: Function, *types: TensorType) -> tuple[Expression, TreeDef] | None:
-    """What a function of arrays of these types computes, and the structure of its result; None where it calls functions
-    other than the language's, or asks for values."""
-    recording = Recording()
-    arrays = [recording.input(type_.dtype, type_.shape) for type_ in types]
-    try:
-        with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            leaves, tree = flatten(function(*arrays))
-        recording.outputs = leaves
-        return folded(as_expression(recording)), tree
-    except Exception:  # of functions that take no such arrays, a user's too
-        return None
 
 
 class ExpressionLibrary(NumPyLibrary, TensorLibrary):

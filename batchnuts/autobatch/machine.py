@@ -33,7 +33,6 @@ from batchnuts.autobatch.engines.registry import engine_infos, engine_of, engine
 from batchnuts.autobatch.environment import processors
 from batchnuts.autobatch.errors import OptionError
 from batchnuts.autobatch.expression_library import LIBRARY as EXPRESSIONS
-from batchnuts.autobatch.expression_library import recorded
 from batchnuts.autobatch.ir.expression import Expression
 from batchnuts.autobatch.ir.program import STORED
 from batchnuts.autobatch.ir.tensor_type import TensorType
@@ -41,6 +40,7 @@ from batchnuts.autobatch.language.arrays import library_of, tensor_library, tens
 from batchnuts.autobatch.language.libraries.library import TensorLibrary, Traced
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.passes.differentiate import expression_of_gradient
+from batchnuts.autobatch.passes.record_expressions import recorded
 from batchnuts.autobatch.runtime.block_costs import Costs, costs_of_program
 from batchnuts.autobatch.runtime.machine import CostlyRuns, Machine, MachineCounts, ResumableMachine, State
 from batchnuts.autobatch.runtime.stackless import Tally

@@ -59,6 +59,23 @@ def test_a_density_of_named_variables_is_machine_code(variables: dict[str, Any])
     assert execution.backend == "native_numpy"
 
 
+@pytest.mark.parametrize(
+    ("density", "said"),
+    [
+        (lambda q: (ops.sum(q * q), 1.0), "returned a tuple of 2; expected a scalar tensor alone"),
+        (lambda q: {"a": ops.sum(q)}, "returned a dict of 1; expected a scalar tensor alone"),
+        (lambda q: None, "returned NoneType; expected a scalar tensor"),
+        (lambda q: "x", "returned str; expected a scalar tensor"),
+        (lambda q: 3.0, "returned float; expected a scalar tensor"),
+        (lambda q: -q * q, r"returned shape \(2,\); expected a scalar"),
+    ],
+)
+def test_what_a_density_returns_is_said_before_it_is_differentiated(density: Any, said: str) -> None:
+    model = Model.from_function(density, dimension=2)
+    with pytest.raises(ModelError, match=said):
+        batchnuts.sample_chains(model, chains=4, warmup=5, draws=5, progress=False)
+
+
 def test_few_chains_have_larger_gradients_in_machine_code() -> None:
     """Many share the products of the array library."""
     matrix = np.eye(200, dtype="float32")

@@ -18,7 +18,6 @@ At ties and at the ends of domains derivatives are those that the array librarie
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,8 +29,9 @@ from batchnuts.autobatch.language.libraries.abstract import NotTyped
 from batchnuts.autobatch.language.libraries.numpy import NUMPY
 from batchnuts.autobatch.language.libraries.recording import LIBRARY as L
 from batchnuts.autobatch.language.libraries.recording import Recorded, Recording
+from batchnuts.autobatch.language.pytree import LEAF
 from batchnuts.autobatch.passes.fold_expressions import folded
-from batchnuts.autobatch.passes.record_expressions import as_expression
+from batchnuts.autobatch.passes.record_expressions import as_expression, recorded
 
 Array = Any
 Rule = Callable[..., Sequence[Array | None]]
@@ -69,17 +69,13 @@ def value_and_gradient(expression: Expression) -> Expression | None:
 def expression_of_gradient(function: Callable[[Any], Any], type_: TensorType) -> Expression | None:
     """The value of a function of an array of that type, a scalar of its dtype, and the gradient; None where it calls
     functions other than the language's, or one that has no rule."""
-    recording = Recording()
-    array = recording.input(type_.dtype, type_.shape)
-    try:
-        with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            recording.outputs = [function(array)]
-        expression = folded(as_expression(recording))
-    except Exception:  # of functions that take no such arrays, a user's too
+    known = recorded(function, type_)
+    if known is None:
         return None
-    (output,) = expression.outputs
-    return value_and_gradient(expression) if expression.type_of(output) == TensorType(type_.dtype) else None
+    expression, tree = known
+    if tree != LEAF or expression.type_of(expression.outputs[0]) != TensorType(type_.dtype):
+        return None
+    return value_and_gradient(expression)
 
 
 def _backwards(steps: Sequence[Any], values: list[Array], active: set[int], output: Argument) -> Array:

@@ -13,7 +13,8 @@ function that has no rule for types, or holds an array of more than LARGEST_CONS
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from batchnuts.autobatch.ir.expression import Argument, Constant, Expression, No
 from batchnuts.autobatch.ir.program import COPY, Block, Function, Op, Primitive, PrimOp, Program, TensorType
 from batchnuts.autobatch.language.arrays import is_python_scalar
 from batchnuts.autobatch.language.libraries.recording import LIBRARY, Recorded, Recording
+from batchnuts.autobatch.language.pytree import TreeDef, flatten
 from batchnuts.autobatch.language.shared import bound
 from batchnuts.autobatch.passes.fold_expressions import folded
 
@@ -104,6 +106,21 @@ def expression_over_lanes(primitive: Primitive, inputs: Types, outputs: Types) -
         return None
 
 
+def recorded(function: Callable[..., Any], *types: TensorType) -> tuple[Expression, TreeDef] | None:
+    """What a function of arrays of these types computes, and the structure of its result; None where it calls functions
+    other than the language's, asks for values, or gives what is no array."""
+    recording = Recording()
+    arrays = [recording.input(type_.dtype, type_.shape) for type_ in types]
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            leaves, tree = flatten(function(*arrays))
+        recording.outputs = [_as_array(leaf) for leaf in leaves]
+        return folded(as_expression(recording)), tree
+    except Exception:  # of functions that take no such arrays, a user's too
+        return None
+
+
 class NotRecorded(Exception):
     """A value that no expression holds: an array that is too large or of another library, an object."""
 
@@ -114,12 +131,19 @@ def _in_type(value: Any, type_: TensorType) -> Any:
         if value.static_shape != type_.shape:
             raise NotRecorded(value.static_shape)
         return LIBRARY.cast(value, type_.dtype)
-    if not isinstance(value, (np.ndarray, np.generic)) and not is_python_scalar(value):
-        raise NotRecorded(value)  # of another library, whose functions are called again for each trace
-    array = np.asarray(value)
+    array = _as_array(value)
     if array.shape != type_.shape or array.dtype.kind not in "biufc":
         raise NotRecorded(value)
     return array.astype(type_.dtype)
+
+
+def _as_array(value: Any) -> Any:
+    """A result as an array: a recorded one, or NumPy's."""
+    if isinstance(value, Recorded):
+        return value
+    if not isinstance(value, (np.ndarray, np.generic)) and not is_python_scalar(value):
+        raise NotRecorded(value)  # of another library, whose functions are called again for each trace
+    return np.asarray(value)
 
 
 def as_expression(recording: Recording) -> Expression:

@@ -161,7 +161,7 @@ def _advice(library: str, cause: BaseException) -> str:
             "maximum_iterations=, or run with execution.expert.mode=graph. What TensorFlow said"
         )
     if library == OPS:
-        return "In machine code it fails. What was said"
+        return "Machine code for it has failed: run with execution.backend jax, and please report it. What was said"
     if library == "jax":
         return (
             "JAX traces it: write branches on values with jax.numpy.where or jax.lax.cond, and loops over values with "
