@@ -32,11 +32,13 @@ def dry_run(config: RunConfig, *, force: bool) -> int:
     begun_in = Path.cwd()
     own, fits = is_users_own(config.model), True
     if own:
-        from batchnuts.cli.first_imports import import_first
+        from batchnuts.cli.first_imports import import_first, import_for
 
         import_first(config)
     try:
         model = build_model(config.model)
+        if own:
+            import_for(model, config)
         config = decided(config.from_folder(begun_in), model)
     finally:
         sys.stdout.write(config.to_yaml())

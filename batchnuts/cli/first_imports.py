@@ -14,15 +14,32 @@ from pathlib import Path
 
 from batchnuts.autobatch.machine import engine_infos, missing, preferred_backend, prepare_disk_cache, tensor_library
 from batchnuts.cli.config import RunConfig, TargetOptions, bridge_of
+from batchnuts.mcmc.model.model import Model
 from batchnuts.process.quiet import import_tensorflow, without_jax
 
 
 def import_first(config: RunConfig) -> None:
-    """Import TensorFlow, without its messages, if the run will need it; give each shard threads of its own."""
+    """Import the libraries that the run will need in any case, before its model is built."""
+    _import(expected_libraries(config), config)
+
+
+def import_for(model: Model, config: RunConfig) -> None:
+    """Import the library that a model takes which runs on either, unless its gradient is machine code."""
+    if expected_libraries(config):
+        return
+    from batchnuts.mcmc.model.library_choice import runs_alone
+
+    chains = None if config.sampler.chains == "auto" else config.sampler.chains
+    if not runs_alone(model, config.execution, chains):
+        expert = config.execution.expert
+        _import({preferred_backend(expert.mode, expert.style)}, config)
+
+
+def _import(backends: set[str], config: RunConfig) -> None:
+    """Import TensorFlow, without its messages; give each shard threads of its own."""
     from batchnuts.mcmc.execution.chunk_plan import own_threads
 
-    expected = expected_libraries(config)
-    for backend in sorted(expected or _neutral(config)):
+    for backend in sorted(backends):
         if missing(backend):  # which is reported when it is needed
             continue
         if backend == "tensorflow":
@@ -31,13 +48,13 @@ def import_first(config: RunConfig) -> None:
         if config.execution.cache is not None:
             prepare_disk_cache(backend)
         own_threads(config.sampler.chains, config.execution.model_copy(update={"backend": backend}))
-        if backend == "jax" and expected:
+        if backend == "jax":
             _ = tensor_library("jax")  # XLA's options are set before the model's first array
 
 
 def expected_libraries(config: RunConfig) -> set[str]:
-    """Backends whose libraries the run will need, as far as the config and the text of the user's module tell. None of
-    them for what runs on either, and without both where its gradient is machine code."""
+    """Backends whose libraries the run will need, as far as the config and the text of the user's module tell: none for
+    a model that runs on either."""
     backend, model = config.execution.backend, config.model
     if (bridge := bridge_of(model)) is not None:
         return {bridge.backend}
@@ -46,11 +63,6 @@ def expected_libraries(config: RunConfig) -> set[str]:
     if info is not None and info.family != backend:  # a family's is that of the density
         expected = expected | {backend if info.differentiates else info.gradients} - {""}
     return expected
-
-
-def _neutral(config: RunConfig) -> set[str]:
-    """What a model that runs on either library takes where machine code is not enough. JAX can be imported later."""
-    return {preferred_backend(config.execution.expert.mode, config.execution.expert.style)}
 
 
 def imported_by(module: str) -> set[str]:

@@ -63,7 +63,7 @@ def prepare(task: Task, view: View, stop: StopSignals) -> Prepared:
     """Import the libraries, build the model, and decide where the draws go; a run that cannot be is refused."""
     from batchnuts.cli.before_run import decided, forecast_of
     from batchnuts.cli.config import build_model
-    from batchnuts.cli.first_imports import import_first
+    from batchnuts.cli.first_imports import import_first, import_for
     from batchnuts.cli.output_path import path_of_new_run, require_space
     from batchnuts.files.saving import short_bytes
     from batchnuts.process.memory import available_memory
@@ -77,6 +77,7 @@ def prepare(task: Task, view: View, stop: StopSignals) -> Prepared:
             gc.freeze()
         begun_in = Path.cwd()
         model = build_model(task.config.model)
+        import_for(model, task.config)
         config = decided(task.config.from_folder(begun_in), model)
         location = task.location
         if location is None:

@@ -179,6 +179,11 @@ def choose_density_library(
 _ALONE = "with gradients in machine code, because the log-density is a small one, written with ops"
 
 
+def runs_alone(model: Model, execution: ExecutionSettings, chains: int | None = None) -> bool:
+    """Whether a run needs no library of arrays for the density. chains: of the run, if their number is known."""
+    return _engine_alone(model, execution, None, chains) is not None
+
+
 def _engine_alone(
     model: Model, execution: ExecutionSettings, position: NDArray[Any] | None, chains: int | None
 ) -> str | None:
