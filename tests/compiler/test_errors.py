@@ -434,17 +434,20 @@ def test_arguments_that_do_not_fit(arguments: tuple[Any, ...], message: str, exe
         add.run(*arguments, executor=executor, backend="numpy")
 
 
+ENGINES = "auto, native, native_tensorflow, native_numpy, jax, tensorflow, numpy, reference"
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [
         ({"executor": "turbo"}, "executor must be one of virtual_machine, .*, unbatched, reference; found 'turbo'"),
         (
             {"backend": "turbo"},
-            "one of auto, native, .*jax, tensorflow, numpy, reference, or a Backend object; found 'turbo'",
+            f"one of {ENGINES}, or a Backend object; found 'turbo'",
         ),
         (
             {"backend": None},
-            "backend must be one of auto, native, .*jax, tensorflow, numpy, reference, or a Backend object; found None",
+            f"backend must be one of {ENGINES}, or a Backend object; found None",
         ),
         ({"mode": "turbo", "backend": "numpy"}, "mode must be one of xla, graph, eager; found 'turbo'"),
         ({"mode": "turbo"}, "mode must be one of xla, graph, eager; found 'turbo'"),
