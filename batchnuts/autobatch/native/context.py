@@ -23,7 +23,7 @@ class Context(enum.IntEnum):
     DEPTH = 6
     ACTIVE = 7
     SHARED = 8
-    """An array of the addresses of shared arrays, and of functions that are apart."""
+    """An array of the addresses of shared arrays, and of outlined functions."""
     SCRATCH = 9
     BLOCKS = 10
     """How many blocks of a lane are run at most before the next lane's turn."""

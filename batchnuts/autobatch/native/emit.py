@@ -36,10 +36,10 @@ from batchnuts.autobatch.ir.program import (
 )
 from batchnuts.autobatch.language.shared import Shared
 from batchnuts.autobatch.native import expressions, scalars
-from batchnuts.autobatch.native.apart import emit_call
 from batchnuts.autobatch.native.arrays import Array, Emitter, zeros
 from batchnuts.autobatch.native.context import Loaded
 from batchnuts.autobatch.native.layout import FAULT, PC, WAITING, Layout
+from batchnuts.autobatch.native.outlined import emit_call
 from batchnuts.autobatch.native.regions import Regions
 from batchnuts.autobatch.native.rounds import emit_serve
 from batchnuts.autobatch.native.segments import Segment, Segments, Wait, body_of
@@ -63,8 +63,8 @@ class Emitted:
     """Lanes record number + 1."""
     sizes: np.ndarray
     """What the code reads in its table of sizes, int64."""
-    apart: tuple[Expression, ...]
-    """What costly primitives compute whose machine code is apart: they count lanes after the segments."""
+    outlined: tuple[Expression, ...]
+    """What outlined functions compute, of costly primitives: they count lanes after the segments."""
 
 
 def emit_program(
@@ -80,7 +80,7 @@ def emit_program(
     for number, segment in enumerate(segments.segments):
         if isinstance(segment.end, Wait):
             emit_serve(module, number, segment.end.op, program.var_defs, layout, run_lanes, segments.halted)
-    return Emitted(module, lane.scratch_bytes, tuple(lane.faults), complete_sizes(module), tuple(lane.apart))
+    return Emitted(module, lane.scratch_bytes, tuple(lane.faults), complete_sizes(module), tuple(lane.outlined))
 
 
 class _Lane:
@@ -105,8 +105,8 @@ class _Lane:
         self.is_profiled = f"peak:{RETURN_ADDRESS}" in layout.fields
         self.faults: list[Fault] = []
         self.scratch_bytes = 0
-        self.apart: list[Expression] = []
-        """Of costly primitives, whose machine code is apart."""
+        self.outlined: list[Expression] = []
+        """What costly primitives compute, each in a function of its own."""
         arguments = [POINTER, POINTER, POINTER, I64, POINTER, POINTER, POINTER, I64]
         self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), RUN_LANE)
         self.function.linkage = "internal"
@@ -357,25 +357,23 @@ class _Code:
         body = body_of(op, self.lane.program)
         assert body is not None
         if op.function.body is None and op.function.emitted is not None:
-            return self._computed_apart(op, inputs)
+            return self._call_outlined(op, inputs)
         if not op.function.batched:
             return expressions.emit(self.em, body, inputs)
         of_one = [self._shaped(array, (1, *array.shape)) for array in inputs]
         results = expressions.emit(self.em, body, [*of_one, *map(self._shared, op.function.shared)])
         return [self._shaped(array, array.shape[1:]) for array in results]
 
-    def _computed_apart(self, op: PrimOp, inputs: list[Array]) -> list[Array]:
-        """The results of a costly primitive, whose machine code is apart."""
-        lane, b, em = self.lane, self.b, self.em
-        number, expression = len(lane.apart), op.function.emitted
+    def _call_outlined(self, op: PrimOp, inputs: list[Array]) -> list[Array]:
+        """The results of a costly primitive, whose machine code is a function of its own."""
+        lane, b = self.lane, self.b
+        number, expression = len(lane.outlined), op.function.emitted
         assert expression is not None
-        lane.apart.append(expression)
+        lane.outlined.append(expression)
         self._count(lane.segments.halted + number)
         place = b.gep(lane.shared_pointers, [integer(len(lane.shared) + number)], inbounds=True, source_etype=POINTER)
         types = [self.types[v] for v in op.vars_out]
-        pointers = [em.allocate(type_.size * np.dtype(type_.dtype).itemsize) for type_ in types]
-        emit_call(em, b.load(place, typ=POINTER), inputs, pointers, lane.scratch)
-        return [em.loaded(np.dtype(t.dtype), t.shape, pointer) for t, pointer in zip(types, pointers)]
+        return emit_call(self.em, b.load(place, typ=POINTER), inputs, types, lane.scratch)
 
     def _shaped(self, array: Array, shape: tuple[int, ...]) -> Array:
         """A scalar, or an array in memory, in another shape."""

@@ -28,12 +28,12 @@ from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import RETURN_ADDRESS, Program, VariableAllocation, shared_arrays
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.language.shared import PREFIX, entry_of
-from batchnuts.autobatch.native.apart import machine_code_of
 from batchnuts.autobatch.native.compile import MachineCode, in_background
 from batchnuts.autobatch.native.context import Context
 from batchnuts.autobatch.native.emit import RUN_LANES, Emitted, emit_program
 from batchnuts.autobatch.native.foreign import Foreign
 from batchnuts.autobatch.native.layout import FAULT, PC, WAITING, Layout, block_of, counters, layout_of
+from batchnuts.autobatch.native.outlined import outlined
 from batchnuts.autobatch.native.rounds import Loop, serve_name
 from batchnuts.autobatch.native.segments import Wait, segments_of
 from batchnuts.autobatch.native.sizes import TABLE, Extents, extents_of, sized_program
@@ -73,11 +73,11 @@ class NativeProgram:
         emitted = emit_program(program, self.segments, self.layout, leaders, extents)
         self.leaders = {v: leaders.get(v, v) for v in (*stacks, RETURN_ADDRESS)}
         self.faults = emitted.faults
-        self.apart = tuple(map(machine_code_of, emitted.apart))
-        self.scratch_before = max((one.scratch_bytes for one in self.apart), default=0)
-        """Bytes of what functions that are apart use, before the memory of the program itself."""
+        self.outlined = tuple(map(outlined, emitted.outlined))
+        self.scratch_before = max((one.scratch_bytes for one in self.outlined), default=0)
+        """Bytes of what outlined functions use, before the memory of the program itself."""
         self.scratch_bytes = self.scratch_before + emitted.scratch_bytes
-        self.counters = self.segments.halted + len(self.apart)
+        self.counters = self.segments.halted + len(self.outlined)
         self._code = in_background(functools.partial(_compiled, emitted))
 
     @property
@@ -231,7 +231,7 @@ class NativeMachine(ResumableMachine):
     @override
     def advance(self, state: State, budget: int, leave_at: int = 0) -> State:
         if budget == 0:
-            _ = self.native.code, [one.address for one in self.native.apart]
+            _ = self.native.code, [one.address for one in self.native.outlined]
             for loop, foreign in self._loops():
                 loop.compile(*self._arguments(state, foreign))
             return state
@@ -300,7 +300,7 @@ class NativeMachine(ResumableMachine):
     def _context(self, state: State, scratch: np.ndarray) -> np.ndarray:
         """The context of a state for machine code, which changes that state."""
         shared = [state[entry_of(array.name)].ctypes.data for array in self.shared]
-        shared += [one.address for one in self.native.apart]
+        shared += [one.address for one in self.native.outlined]
         context = counters(len(Context) + len(shared))
         context[len(Context) :] = shared
         context[Context.SHARED] = context[len(Context) :].ctypes.data

@@ -98,20 +98,20 @@ class ProgramGradients(GradientService):
     """Chains of a call, where those that are evaluated are some of the run's; None: by their number."""
 
     @property
-    def _is_apart(self) -> bool:
+    def _is_outlined(self) -> bool:
         """Whether the density is machine code of its own, and nothing is compiled for a number of positions."""
         return library_of_gradients(self.execution.backend) == OPS
 
     @override
     def at_once(self, chains: int) -> int:
-        return max(chains, MOST_AT_ONCE) if self._is_apart else chains
+        return max(chains, MOST_AT_ONCE) if self._is_outlined else chains
 
     @override
     def evaluate(self, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         options: Any = {name: self.execution.run_options[name] for name in ("executor", "backend", "mode", "style")}
         call = functools.partial(self.program.run, **options)
         try:
-            width = len(position) if self._is_apart else self.width or width_for(len(position))
+            width = len(position) if self._is_outlined else self.width or width_for(len(position))
             log_density, gradient = in_parts(call, [position], width)
         except Exception as error:
             library = density_library_for(self.model, self.execution.backend).backend

@@ -186,7 +186,7 @@ def _identity(
     by_one_trace = density_library.backend == "tensorflow" and model.batched_value_and_gradient is None
     traced = density.function if by_one_trace else None
     other_settings = repr([(name, value) for name, value in settings if name != "cache"])
-    if density_library.backend == OPS:  # machine code calls the density, which is apart
+    if density_library.backend == OPS:  # machine code calls it, an outlined function
         others = repr([(name, value) for name, value in settings if name not in ("cache", "chains")])
         of_any = digest_of(model.dtype, str(model.dimension), others)
         return Identity(

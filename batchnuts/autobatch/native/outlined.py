@@ -1,4 +1,4 @@
-"""Functions of costly primitives, each in a module of its own that the program's code calls.
+"""Outlined functions: what a costly primitive computes, in a module of its own that the program's code calls.
 
     compute(input, ..., result, ..., scratch)          pointers to one lane's arrays, and to the end of its own memory
 
@@ -18,6 +18,7 @@ import numpy as np
 from llvmlite import ir
 
 from batchnuts.autobatch.ir.expression import Expression
+from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.lru_cache import LruCache
 from batchnuts.autobatch.native import expressions
 from batchnuts.autobatch.native.arrays import Array, Emitter
@@ -28,7 +29,7 @@ COMPUTE = "compute"
 
 
 @dataclass(frozen=True)
-class Apart:
+class Outlined:
     """A function in machine code. scratch_bytes: of the memory that it needs before the pointer that it is given."""
 
     code: Future[MachineCode]
@@ -40,11 +41,11 @@ class Apart:
         return self.code.result().address(COMPUTE)
 
 
-_made: LruCache[Apart] = LruCache(16)
+_made: LruCache[Outlined] = LruCache(16)
 """Several programs evaluate one density."""
 
 
-def machine_code_of(expression: Expression) -> Apart:
+def outlined(expression: Expression) -> Outlined:
     """The function of an expression."""
     found = _made.get(expression)
     if found is not None and not (found.code.done() and found.code.exception()):
@@ -52,8 +53,8 @@ def machine_code_of(expression: Expression) -> Apart:
     return _made.put(expression, _make(expression))
 
 
-def _make(expression: Expression) -> Apart:
-    module = ir.Module("batchnuts.apart")
+def _make(expression: Expression) -> Outlined:
+    module = ir.Module("batchnuts.outlined")
     types = [*expression.inputs, *map(expression.type_of, expression.outputs)]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER] * (len(types) + 1)), COMPUTE)
     function.attributes.add("nounwind")
@@ -71,12 +72,15 @@ def _make(expression: Expression) -> Apart:
         em.write(array, pointer)
     b.ret_void()
     size.initializer = integer(em.most_scratch)
-    return Apart(in_background(functools.partial(MachineCode, module)), em.most_scratch)
+    return Outlined(in_background(functools.partial(MachineCode, module)), em.most_scratch)
 
 
-def emit_call(em: Emitter, address: Any, inputs: Sequence[Array], results: Sequence[Any], scratch: Any) -> None:
-    """A call of such a function. results: pointers to where they go."""
+def emit_call(
+    em: Emitter, address: Any, inputs: Sequence[Array], types: Sequence[TensorType], scratch: Any
+) -> list[Array]:
+    """The results, of these types, of a call of such a function."""
+    results = [em.allocate(type_.size * np.dtype(type_.dtype).itemsize) for type_ in types]
     pointers = [*map(em.placed, inputs), *results, scratch]
-    type_ = ir.FunctionType(ir.VoidType(), [POINTER] * len(pointers))
-    address.type = type_.as_pointer()
+    address.type = ir.FunctionType(ir.VoidType(), [POINTER] * len(pointers)).as_pointer()
     em.builder.call(address, pointers)
+    return [em.loaded(np.dtype(t.dtype), t.shape, pointer) for t, pointer in zip(types, results)]
