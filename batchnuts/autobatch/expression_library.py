@@ -18,6 +18,7 @@ from typing_extensions import override
 from batchnuts.autobatch.ir.evaluate import as_function
 from batchnuts.autobatch.ir.expression import Expression, Ref, operands
 from batchnuts.autobatch.ir.tensor_type import TensorType
+from batchnuts.autobatch.language.libraries.abstract import NotTyped
 from batchnuts.autobatch.language.libraries.library import Array, Function, TensorLibrary, Traced
 from batchnuts.autobatch.language.libraries.numpy import NumPyLibrary
 from batchnuts.autobatch.language.libraries.recording import Recorded
@@ -104,6 +105,13 @@ class ExpressionLibrary(NumPyLibrary, TensorLibrary):
     @override
     def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
         return self.differentiated(function)(x)
+
+    @override
+    def recorded_gradient(self, function: Function, x: Array) -> tuple[Array, Array]:
+        if (both := expression_of_gradient(function, _type(x))) is None:
+            raise NotTyped("a function that is not the language's, or has no derivative")
+        value, gradient = as_function(both)(x)
+        return value, gradient
 
     # Tracing
 

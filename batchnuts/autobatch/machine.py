@@ -29,17 +29,25 @@ from batchnuts.autobatch.api import BatchedFunction
 from batchnuts.autobatch.backends.backend import Identity
 from batchnuts.autobatch.backends.registry import has_jax, missing
 from batchnuts.autobatch.engines.engine import EngineInfo, MachineOptions
-from batchnuts.autobatch.engines.registry import engine_infos, engine_of, engine_on, engine_with, preferred_backend
+from batchnuts.autobatch.engines.registry import (
+    engine_infos,
+    engine_of,
+    engine_on,
+    engine_with,
+    is_family,
+    preferred_backend,
+)
 from batchnuts.autobatch.environment import processors
 from batchnuts.autobatch.errors import OptionError
 from batchnuts.autobatch.expression_library import LIBRARY as EXPRESSIONS
+from batchnuts.autobatch.ir.evaluate import as_function
 from batchnuts.autobatch.ir.expression import Expression
 from batchnuts.autobatch.ir.program import STORED
 from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.language.arrays import library_of, tensor_library, tensor_library_of
 from batchnuts.autobatch.language.libraries.library import TensorLibrary, Traced
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
-from batchnuts.autobatch.passes.differentiate import expression_of_gradient
+from batchnuts.autobatch.passes.differentiate import expression_of_gradient, expression_of_library
 from batchnuts.autobatch.passes.record_expressions import recorded
 from batchnuts.autobatch.runtime.block_costs import Costs, costs_of_program
 from batchnuts.autobatch.runtime.machine import CostlyRuns, Machine, MachineCounts, ResumableMachine, State
@@ -63,11 +71,14 @@ __all__ = [
     "TensorLibrary",
     "TensorType",
     "Traced",
+    "as_function",
     "engine_infos",
     "engine_on",
     "engine_with",
     "expression_of_gradient",
+    "expression_of_library",
     "has_jax",
+    "is_family",
     "library_of",
     "map_leaves",
     "missing",

@@ -43,6 +43,8 @@ class Plan:
     """[dimension]: where the density can be evaluated."""
     density: tuple[NDArray[Any], NDArray[Any]]
     """The log-density at that position, with its gradient."""
+    in_machine_code: bool
+    """Whether chains compute gradients in machine code (`DensityLibrary.in_machine_code`)."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,6 +65,7 @@ class OnCluster(ChainExecution, GradientService):
             run.execution,
             position,
             (np.asarray(log_density), np.asarray(gradient)),
+            run.density_library.in_machine_code,
         )
         self.plugins: list[str] = []
         self.register(PlanPlugin(plan))

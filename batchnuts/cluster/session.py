@@ -10,6 +10,7 @@ import copy
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -107,7 +108,8 @@ class Session:
             raise DiffersError("\n".join(differing))
         _import_library(plan.execution.backend, threads, keeps=plan.execution.cache is not None)
         self.model: Model = cloudpickle.loads(plan.model)
-        self.density_library = density_library_for(self.model, plan.execution.backend)
+        by_library = density_library_for(self.model, plan.execution.backend)
+        self.density_library = replace(by_library, in_machine_code=plan.in_machine_code)
         self._check_model()
         with keeping(plan.execution.cache):
             self.programs: Programs = borrow(
@@ -176,7 +178,8 @@ class Session:
     @property
     def gradients(self) -> GradientService:
         """Evaluates the density for chains of a group."""
-        return ProgramGradients(self.model, self.programs.evaluate, self.plan.execution, self.width)
+        programs = self.programs
+        return ProgramGradients(self.model, programs.evaluate, self.plan.execution, self.width, programs.outlined)
 
     def opened(self, plan: StorePlan) -> OpenStore:
         """The store of the run, for all groups on this worker. Raises ClusterError."""

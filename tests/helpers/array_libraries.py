@@ -17,7 +17,7 @@ def as_jax(values: Any) -> Any:
     """An array of JAX with NumPy's dtype, though 64 bits are off for the user."""
     import jax.numpy as jnp
 
-    from batchnuts.autobatch.language.libraries.jax import enable_x64
+    from batchnuts.autobatch.language.libraries.jax_flags import enable_x64
 
     with enable_x64():
         return jnp.asarray(np.asarray(values))
@@ -27,7 +27,7 @@ def in_jax(function: Callable[..., Any], *, lanes: bool) -> Callable[..., Any]:
     """The function compiled by JAX, as a backend of 64 bits does it; lanes: over the first axis of its arguments."""
     import jax
 
-    from batchnuts.autobatch.language.libraries.jax import enable_x64
+    from batchnuts.autobatch.language.libraries.jax_flags import enable_x64
 
     def compiled(*arguments: Any) -> Any:
         with enable_x64():

@@ -109,7 +109,7 @@ def test_values_lie_in_their_support(name: str) -> None:
 def test_the_jacobian_is_that_of_automatic_differentiation(name: str) -> None:
     import jax
 
-    from batchnuts.autobatch.language.libraries.jax import enable_x64
+    from batchnuts.autobatch.language.libraries.jax_flags import enable_x64
 
     parameter = ALL[name]
     x = free_numbers(parameter)

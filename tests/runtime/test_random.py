@@ -160,7 +160,7 @@ def test_the_cipher_is_one_operation_between_barriers() -> None:
     """One trace for all of its uses, whose words no kernel of jaxlib 0.12 takes in with what is around them."""
     import jax
 
-    from batchnuts.autobatch.language.libraries.jax import enable_x64
+    from batchnuts.autobatch.language.libraries.jax_flags import enable_x64
 
     def draws(seed: Any) -> Any:
         return random.normal(random.key(seed), 3) + random.normal(random.fold_in(random.key(seed), 1), 3)

@@ -17,6 +17,7 @@ At ties and at the ends of domains derivatives are those that the array librarie
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,9 +27,10 @@ import numpy as np
 from batchnuts.autobatch.ir.expression import SEVERAL, Argument, Constant, Expression, Node, Ref, Slice
 from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.language.libraries.abstract import NotTyped
-from batchnuts.autobatch.language.libraries.numpy import NUMPY
+from batchnuts.autobatch.language.libraries.library import TensorLibrary
+from batchnuts.autobatch.language.libraries.recording import FUNCTIONS as F
 from batchnuts.autobatch.language.libraries.recording import LIBRARY as L
-from batchnuts.autobatch.language.libraries.recording import Recorded, Recording
+from batchnuts.autobatch.language.libraries.recording import Recorded, Recording, has_recorded
 from batchnuts.autobatch.language.pytree import LEAF
 from batchnuts.autobatch.passes.fold_expressions import folded
 from batchnuts.autobatch.passes.record_expressions import as_expression, recorded
@@ -76,6 +78,19 @@ def expression_of_gradient(function: Callable[[Any], Any], type_: TensorType) ->
     if tree != LEAF or expression.type_of(expression.outputs[0]) != TensorType(type_.dtype):
         return None
     return value_and_gradient(expression)
+
+
+def expression_of_library(
+    library: TensorLibrary, function: Callable[[Any], Any], type_: TensorType
+) -> Expression | None:
+    """The same of a function written in a library, which differentiates it; None where that records nothing."""
+    known = recorded(functools.partial(library.recorded_gradient, function), type_)
+    if known is None:
+        return None
+    expression, _ = known
+    return (
+        expression if tuple(map(expression.type_of, expression.outputs)) == (TensorType(type_.dtype), type_) else None
+    )
 
 
 def _backwards(steps: Sequence[Any], values: list[Array], active: set[int], output: Argument) -> Array:
@@ -149,26 +164,6 @@ def _reads(arguments: Sequence[Argument]) -> set[int]:
         elif isinstance(argument, tuple):
             found |= _reads(argument)
     return found
-
-
-class _Functions:
-    """The language's functions of recorded arrays and NumPy's, where all are NumPy's computed now."""
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            return getattr(L if _has_recorded(arguments) else NUMPY, name)(*arguments)
-
-        setattr(self, name, call)
-        return call
-
-
-def _has_recorded(arguments: Any) -> bool:
-    if isinstance(arguments, tuple):
-        return any(map(_has_recorded, arguments))
-    return isinstance(arguments, Recorded)
-
-
-F = _Functions()
 
 
 def _value(argument: Argument, values: Sequence[Array]) -> Any:
@@ -355,7 +350,7 @@ def _item(g: Array, out: Array, x: Array, parts: tuple[Any, ...]) -> Sequence[An
         start, stop, step = parts[0].indices(shape[0])
         if step == 1:
             return (_Piece(start, max(start, stop), g),)
-    if not _has_recorded(parts):  # the numbers of the elements that were taken
+    if not has_recorded(parts):  # the numbers of the elements that were taken
         taken = np.arange(math.prod(shape)).reshape(shape)[parts]
         flat = F.scatter_add(F.reshape(g, (taken.size,)), taken.reshape(-1), 0, math.prod(shape))
         return (F.reshape(flat, shape),)

@@ -16,7 +16,7 @@ from batchnuts.autobatch import BatchedFunction, CompileError, batch
 from batchnuts.mcmc.execution.in_parts import in_parts, width_for
 from batchnuts.mcmc.model.check_model import decomposition_help, density_failure, first_line, is_decomposition, place_of
 from batchnuts.mcmc.model.fingerprint import Fingerprint, fingerprint
-from batchnuts.mcmc.model.library_choice import OPS, density_library_for, density_library_of, library_of_gradients
+from batchnuts.mcmc.model.library_choice import OPS, density_library_for, density_library_of
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
@@ -96,22 +96,19 @@ class ProgramGradients(GradientService):
     execution: ExecutionSettings
     width: int | None = None
     """Chains of a call, where those that are evaluated are some of the run's; None: by their number."""
-
-    @property
-    def _is_outlined(self) -> bool:
-        """Whether the density is machine code of its own, and nothing is compiled for a number of positions."""
-        return library_of_gradients(self.execution.backend) == OPS
+    outlined: bool = False
+    """Whether the density is machine code of its own, and nothing is compiled for a number of positions."""
 
     @override
     def at_once(self, chains: int) -> int:
-        return max(chains, MOST_AT_ONCE) if self._is_outlined else chains
+        return max(chains, MOST_AT_ONCE) if self.outlined else chains
 
     @override
     def evaluate(self, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         options: Any = {name: self.execution.run_options[name] for name in ("executor", "backend", "mode", "style")}
         call = functools.partial(self.program.run, **options)
         try:
-            width = len(position) if self._is_outlined else self.width or width_for(len(position))
+            width = len(position) if self.outlined else self.width or width_for(len(position))
             log_density, gradient = in_parts(call, [position], width)
         except Exception as error:
             library = density_library_for(self.model, self.execution.backend).backend

@@ -34,7 +34,7 @@ from batchnuts.mcmc.kernel.metric import Metric, make_metric
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
 from batchnuts.mcmc.kernel.step_size import make_first_step_size
 from batchnuts.mcmc.model.fingerprint import Fingerprint
-from batchnuts.mcmc.model.library_choice import OPS, DensityLibrary
+from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
@@ -100,6 +100,8 @@ class Programs:
     """The rows of the runner's buffers."""
     divergences: bool = False
     """Whether it records the ends of trajectories."""
+    outlined: bool = False
+    """Whether the density is machine code of its own (`DensityLibrary.in_machine_code`)."""
     identity: Identity | None = None
     """What the programs depend on, as `BatchedFunction.identity` says it; None: not known."""
     parameters: MetricParameters | None = None
@@ -162,6 +164,7 @@ def borrow(
     metric = make_metric(sampler.metric, model.dimension, model.dtype, sampler.metric_rank)
     evaluate, first_step_size = make_evaluate(density), make_first_step_size(density, model.dtype, metric)
     programs = Programs(density, metric, evaluate, first_step_size, position.copy(), values, settled)
+    programs.outlined = density_library.in_machine_code
     programs.know(_identity(model, density_library, key, execution, position, checked, programs.value_and_gradient))
     return programs
 
@@ -186,7 +189,7 @@ def _identity(
     by_one_trace = density_library.backend == "tensorflow" and model.batched_value_and_gradient is None
     traced = density.function if by_one_trace else None
     other_settings = repr([(name, value) for name, value in settings if name != "cache"])
-    if density_library.backend == OPS:  # machine code calls it, an outlined function
+    if density_library.in_machine_code:  # an outlined function, which the chains' code calls
         others = repr([(name, value) for name, value in settings if name not in ("cache", "chains")])
         of_any = digest_of(model.dtype, str(model.dimension), others)
         return Identity(

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from batchnuts.autobatch import ops, primitive
-from batchnuts.autobatch.machine import TensorLibrary, tensor_library_of
-from batchnuts.mcmc.model.density_expression import density_expression
-from batchnuts.mcmc.model.library_choice import OPS, DensityLibrary, density_library_of
+from batchnuts.autobatch.machine import Expression, TensorLibrary, TensorType, tensor_library_of
+from batchnuts.mcmc.model.density_expression import NotEmitted, density_expression
+from batchnuts.mcmc.model.library_choice import DensityLibrary, density_library_of
 from batchnuts.mcmc.model.model import Model
 
 Array = Any
@@ -80,8 +80,18 @@ def value_and_gradient(
 
         return both
 
-    alone = density_library is None or density_library.backend == OPS
-    record = functools.partial(density_expression, model, chains=chains) if alone else None
+    @functools.cache
+    def expression(position: TensorType) -> Expression | None:
+        library = None if density_library is None else density_library.library
+        known = None if density_library is None else density_library.expression
+        if known is not None and known.inputs == (position,):
+            return known
+        try:
+            return density_expression(model, position, chains, library)
+        except NotEmitted:
+            return None
+
+    record = expression if density_library is None or density_library.in_machine_code else None
     return primitive(density_and_gradient, batched=by_hand is not None, costly=True, record=record)
 
 

@@ -1,8 +1,20 @@
-"""A density with its gradient as an expression, of which machine code is made; for densities written with `ops`."""
+"""A density with its gradient as an expression, of which machine code is made."""
 
 from __future__ import annotations
 
-from batchnuts.autobatch.machine import Expression, TensorType, expression_of_gradient
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch.machine import (
+    Expression,
+    TensorLibrary,
+    TensorType,
+    as_function,
+    expression_of_gradient,
+    expression_of_library,
+)
 from batchnuts.mcmc.model.model import Model
 
 MOST_WORK, MOST_WORK_OF_FEW, FEW = 15_000, 300_000, 16
@@ -11,23 +23,58 @@ FEW. What is more gains by the array library's products over chains, of which on
 (docs/decisions/0068-gradients-of-expressions.md)."""
 
 
+class NotEmitted(Exception):
+    """There is no machine code of a gradient. Its text says why, after "because"."""
+
+
+SAME = 0.01
+"""By how much an expression's values may differ from a library's, relative to their size: rounding does by less, and
+another function by more."""
+
+
+def agrees(expression: Expression, position: NDArray[Any], log_density: NDArray[Any], gradient: NDArray[Any]) -> bool:
+    """Whether an expression gives that log-density and gradient at a position [dimension]."""
+    with np.errstate(all="ignore"):
+        value, slope = as_function(expression)(position)
+    near = abs(value - log_density) <= SAME * max(1.0, abs(float(log_density)))
+    return bool(near and np.linalg.norm(slope - gradient) <= SAME * (np.linalg.norm(gradient) + SAME))
+
+
 def is_emitted(model: Model, chains: int | None = None) -> bool:
-    """Whether an engine that makes machine code takes the density's expression, at positions of the model's dtype.
+    """Whether an engine that makes machine code takes the density's expression, at positions of the model's dtype, as
+    one written with `ops`.
 
     chains: as of `density_expression`.
     """
-    return density_expression(model, TensorType(model.dtype, (model.dimension,)), chains) is not None
+    try:
+        density_expression(model, position_type(model), chains)
+    except NotEmitted:
+        return False
+    return True
 
 
-def density_expression(model: Model, position: TensorType, chains: int | None = None) -> Expression | None:
-    """The log-density and its gradient at a position of that type; None for a density that calls functions other than
-    the language's or has none of their derivatives, for one with a twin written over chains, and for one that is too
-    much work.
+def position_type(model: Model) -> TensorType:
+    """The type of a position."""
+    return TensorType(model.dtype, (model.dimension,))
 
-    chains: how many there are in the run; None: many.
+
+def density_expression(
+    model: Model, position: TensorType, chains: int | None = None, library: TensorLibrary | None = None
+) -> Expression:
+    """The log-density and its gradient at a position of that type. Raises NotEmitted for a density that computes what
+    is no expression or has no derivative, for one with a twin written over chains, and for one that is too much work.
+
+    chains: how many there are in the run; None: many. library: that differentiates a density which is not written with
+    `ops`, or calls a function of `ops` that machine code is not made of.
     """
     if model.batched_value_and_gradient is not None:
-        return None
+        raise NotEmitted("it has a twin written for many chains")
     expression = expression_of_gradient(model.flat_log_density, position)
+    if expression is None and library is not None:
+        expression = expression_of_library(library, model.flat_log_density, position)
+    if expression is None:
+        raise NotEmitted("it calls functions that machine code is not made of")
     most = MOST_WORK if chains is None or chains > FEW else MOST_WORK_OF_FEW
-    return expression if expression is not None and expression.work <= most else None
+    if expression.work > most:
+        raise NotEmitted(f"its gradient takes {expression.work:,} operations, more than {most:,}")
+    return expression

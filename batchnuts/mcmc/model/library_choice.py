@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,24 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import (
     EXPRESSIONS,
+    Expression,
     TensorLibrary,
     engine_infos,
     engine_on,
     engine_with,
+    is_family,
     missing,
     preferred_backend,
     tensor_library,
     tensor_library_of,
 )
-from batchnuts.mcmc.model.density_expression import is_emitted
+from batchnuts.mcmc.model.density_expression import (
+    NotEmitted,
+    agrees,
+    density_expression,
+    is_emitted,
+    position_type,
+)
 from batchnuts.mcmc.model.failures import ends_nothing
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
@@ -35,6 +43,10 @@ OPS = "numpy"
 """In place of one of LIBRARIES: a density written with `ops` whose gradient machine code computes."""
 
 
+Evaluated = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+"""A position, the log-density there, and its gradient."""
+
+
 @dataclass(frozen=True)
 class DensityLibrary:
     """The library that differentiates a density."""
@@ -43,6 +55,10 @@ class DensityLibrary:
     """One of LIBRARIES, or OPS."""
     reason: str
     """Why it was taken, after the backend's name: "because ..."; empty where the user has chosen it."""
+    in_machine_code: bool = False
+    """Whether chains compute the gradient in machine code, and the library only what is evaluated elsewhere."""
+    expression: Expression | None = field(default=None, compare=False, repr=False)
+    """The density with its gradient, if it was recorded for that already."""
 
     @property
     def library(self) -> TensorLibrary:
@@ -107,7 +123,7 @@ def density_library_for(model: Model, backend: str) -> DensityLibrary:
     info = engine_infos().get(backend)  # none of `auto`
     if info is None or info.family == backend:
         alone = _engine_alone(model, ExecutionSettings.model_validate({"backend": backend}), None, None)
-        return density_library_of(model) if alone is None else DensityLibrary(OPS, "")
+        return density_library_of(model) if alone is None else DensityLibrary(OPS, "", in_machine_code=True)
     name = library_of_gradients(backend)
     return density_library_of(model) if name is None else DensityLibrary(name, "")
 
@@ -141,7 +157,7 @@ def choose_density_library(
     _refuse_unknown(execution)
     if (engine := _engine_alone(model, execution, position, chains)) is not None:
         reason = "" if requested == engine else _ALONE
-        return DensityLibrary(OPS, reason), execution.model_copy(update={"backend": engine})
+        return DensityLibrary(OPS, reason, in_machine_code=True), execution.model_copy(update={"backend": engine})
     density_library = density_library_of(model, position)
     if requested == "auto":
         mode, style = expert.mode, expert.style
@@ -150,13 +166,13 @@ def choose_density_library(
             density_library = DensityLibrary("tensorflow", f"because {which} is TensorFlow's")
         engine = engine_on(density_library.backend, mode, style, expert.schedule, expert.executor)
         if engine != density_library.backend:
-            density_library = _of_gradients(density_library)
+            density_library = _of_gradients(density_library, model, chains)
         execution = execution.model_copy(update={"backend": engine})
         _refuse_unknown(execution)
         return density_library, execution
     engine = engine_with(requested, density_library.backend)
-    if engine != requested:
-        return _of_gradients(density_library), execution.model_copy(update={"backend": engine})
+    if engine != requested or is_family(requested):
+        return _of_gradients(density_library, model, chains), execution.model_copy(update={"backend": engine})
     library = library_of_gradients(requested)
     if library == OPS:
         raise ModelError(
@@ -179,6 +195,16 @@ def choose_density_library(
 _ALONE = "with gradients in machine code, because the log-density is a small one, written with ops"
 
 
+def confirmed(density_library: DensityLibrary, at_start: Evaluated) -> DensityLibrary:
+    """The library, which computes gradients itself where what it has recorded for machine code gives others than it has
+    given at a start. at_start: position, log-density and gradient there."""
+    expression = density_library.expression
+    if expression is None or agrees(expression, *at_start):
+        return density_library
+    text = f"with gradients by {_title(density_library.backend)}, because what it records for machine code differs"
+    return DensityLibrary(density_library.backend, text)
+
+
 def runs_alone(model: Model, execution: ExecutionSettings, chains: int | None = None) -> bool:
     """Whether a run needs no library of arrays for the density. chains: of the run, if their number is known."""
     return _engine_alone(model, execution, None, chains) is not None
@@ -198,10 +224,17 @@ def _engine_alone(
     return engine if is_emitted(model, chains) else None
 
 
-def _of_gradients(density_library: DensityLibrary) -> DensityLibrary:
-    """The library that computes gradients for an engine of another name."""
-    title = _title(density_library.backend)
-    return DensityLibrary(density_library.backend, f"with gradients by {title}, {density_library.reason}")
+def _of_gradients(density_library: DensityLibrary, model: Model, chains: int | None) -> DensityLibrary:
+    """The library where an engine of another name runs the chains: it computes their gradients, or tells machine code
+    what these are."""
+    name = density_library.backend
+    try:
+        expression = density_expression(model, position_type(model), chains, density_library.library)
+    except NotEmitted as why:
+        reason = f"with gradients by {_title(name)}, {density_library.reason}; not in machine code, because {why}"
+        return DensityLibrary(name, reason)
+    reason = f"with gradients in machine code, because the log-density is a small one, as {_title(name)} records it"
+    return DensityLibrary(name, reason, in_machine_code=True, expression=expression)
 
 
 def _refuse_unknown(execution: ExecutionSettings) -> None:

@@ -82,7 +82,8 @@ class LocalExecution(ChainExecution):
 
     @override
     def gradients(self, run: ExecutedRun) -> GradientService:
-        return ProgramGradients(run.model, run.programs.evaluate, run.execution)
+        programs = run.programs
+        return ProgramGradients(run.model, programs.evaluate, run.execution, outlined=programs.outlined)
 
     @override
     def searched(

@@ -24,7 +24,7 @@ from batchnuts.mcmc.execution.evaluation import Checked
 from batchnuts.mcmc.execution.program_cache import borrow, check_disk_cache, give_back
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.model.content import Content, check_content
-from batchnuts.mcmc.model.library_choice import choose_density_library, likely_backend
+from batchnuts.mcmc.model.library_choice import choose_density_library, confirmed, likely_backend
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.model.quantities import check_quantities
 from batchnuts.mcmc.run.chain_execution import ChainExecution
@@ -95,6 +95,8 @@ def run_chains(
         if checked is None or not checked.is_of(position[0]):
             checked = check_at_starts(model, density_library, proposals, position)
         first = checked.position
+        at_start = first, checked.log_density, checked.gradient
+        density_library = confirmed(density_library, at_start)
         computed = content.computed(model)
         check_quantities(computed, density_library, first, whole=computed is model)
         check_content(model, lambda: density_library, content)

@@ -10,7 +10,7 @@ import jax
 from typing_extensions import override
 
 from batchnuts.autobatch.backends.backend import Array, CompiledMachine, MachineFunction, State
-from batchnuts.autobatch.language.libraries.jax import enable_x64
+from batchnuts.autobatch.language.libraries.jax_flags import enable_x64
 from batchnuts.autobatch.language.libraries.jax_programs import compiled, found, load
 from batchnuts.disk_cache.entries import Entries
 from batchnuts.disk_cache.folder import current

@@ -22,19 +22,14 @@ from jax import lax
 from jax.interpreters import partial_eval
 from typing_extensions import override
 
-from batchnuts.autobatch.language.libraries.jax_flags import compile_small_loops_whole
+from batchnuts.autobatch.language.libraries.abstract import NotTyped
+from batchnuts.autobatch.language.libraries.jax_flags import compile_small_loops_whole, enable_x64
 from batchnuts.autobatch.language.libraries.jax_identity import identity_of, identity_of_jaxpr
 from batchnuts.autobatch.language.libraries.jax_indices import refuse_indices_outside
 from batchnuts.autobatch.language.libraries.jax_primitives import expm1, once, without_reverse
 from batchnuts.autobatch.language.libraries.jax_programs import Jitted
 from batchnuts.autobatch.language.libraries.library import Array, Function, Traced
 from batchnuts.autobatch.language.libraries.tensors import Formulas
-
-
-def enable_x64(on: bool = True) -> Any:
-    """A context in which JAX has 64-bit dtypes, or not: for this thread, and not beyond."""
-    switch = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
-    return switch(on)
 
 
 def _as_users(function: Function, *arrays: Array) -> Function:
@@ -396,6 +391,17 @@ class JaxLibrary(Formulas):
         if value.shape or value.dtype.kind != "f":
             return value, None
         return value, pull_back(lax.full_like(value, 1))[0]
+
+    @override
+    def recorded_gradient(self, function: Function, x: Array) -> tuple[Array, Array]:
+        from batchnuts.autobatch.language.libraries.jax_recording import record
+
+        given = jax.ShapeDtypeStruct(x.static_shape, x.static_dtype)
+        closed = jax.make_jaxpr(functools.partial(self.value_and_gradient, function))(given)
+        if len(closed.jaxpr.outvars) != 2:
+            raise NotTyped("a gradient that is known to be none")
+        value, gradient = record(closed, x)
+        return value, gradient
 
     @override
     def compiled(self, function: Function, on_identity: Callable[[str], None] | None = None) -> Function:

@@ -1,4 +1,4 @@
-"""How XLA compiles JAX's programs for processors: options of the process, read once, and of one compilation."""
+"""How JAX's programs are made: options of XLA for processors, read once, and dtypes of 64 bits."""
 
 from __future__ import annotations
 
@@ -57,3 +57,9 @@ def compiled_with_options(lowered: Any) -> Any:
         except RuntimeError:  # of XLA: it refuses unknown options
             pass
     return lowered.compile()
+
+
+def enable_x64(on: bool = True) -> Any:
+    """A context in which JAX has 64-bit dtypes, or not: for this thread, and not beyond."""
+    switch = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+    return switch(on)

@@ -259,6 +259,12 @@ class TensorLibrary(Library, Protocol):
         The gradient is None where the value is no float scalar, or is known not to depend on x.
         """
 
+    def recorded_gradient(self, function: Function, x: Array) -> tuple[Array, Array]:
+        """`value_and_gradient` of a function of this library, written down by the recording of x (recording.py).
+
+        Raises NotTyped where what it computes cannot be written down, and whatever the function raises.
+        """
+
     # Tracing
 
     def traced_once(self, function: Function, xla: bool) -> Function:

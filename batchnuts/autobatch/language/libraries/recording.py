@@ -18,6 +18,7 @@ import numpy as np
 from batchnuts.autobatch.language.libraries.abstract import LIBRARY as TYPES
 from batchnuts.autobatch.language.libraries.abstract import NotTyped, Typed
 from batchnuts.autobatch.language.libraries.library import Array, Function
+from batchnuts.autobatch.language.libraries.numpy import NUMPY
 
 
 @dataclass(frozen=True)
@@ -220,3 +221,24 @@ def _operators() -> None:
 
 
 _operators()
+
+
+class Functions:
+    """The language's functions of recorded arrays and NumPy's; where all are NumPy's, computed now."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            return getattr(LIBRARY if has_recorded(arguments) else NUMPY, name)(*arguments)
+
+        setattr(self, name, call)
+        return call
+
+
+def has_recorded(arguments: Any) -> bool:
+    """Whether an argument, or one in a tuple of them, is recorded."""
+    if isinstance(arguments, tuple):
+        return any(map(has_recorded, arguments))
+    return isinstance(arguments, Recorded)
+
+
+FUNCTIONS = Functions()

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from typing_extensions import override
 
+from batchnuts.autobatch.language.libraries.abstract import NotTyped
 from batchnuts.autobatch.language.libraries.library import Array, Function, Traced
 from batchnuts.autobatch.language.libraries.tensors import Formulas
 from batchnuts.autobatch.pfor.calls import ElementwiseFunction
@@ -304,6 +305,10 @@ class TensorFlowLibrary(Formulas):
             return value, None
         gradient = tape.gradient(value, x)
         return value, None if gradient is None else tf.convert_to_tensor(gradient)
+
+    @override
+    def recorded_gradient(self, function: Function, x: Array) -> tuple[Array, Array]:
+        raise NotTyped("TensorFlow's functions")
 
     @override
     def traced_once(self, function: Function, xla: bool) -> Function:
