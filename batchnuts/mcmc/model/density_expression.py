@@ -61,15 +61,17 @@ def position_type(model: Model) -> TensorType:
 def density_expression(
     model: Model, position: TensorType, chains: int | None = None, library: TensorLibrary | None = None
 ) -> Expression:
-    """The log-density and its gradient at a position of that type. Raises NotEmitted for a density that computes what
-    is no expression or has no derivative, for one with a twin written over chains, and for one that is too much work.
+    """The log-density and its gradient at a position of that type.
+
+    Raises NotEmitted for a density that computes what is no expression or has no derivative, and for one that is too much work. A density with a twin written over chains is
+    taken if it is written with `ops`.
 
     chains: how many there are in the run; None: many. library: that differentiates a density which is not written with
     `ops`, or calls a function of `ops` that machine code is not made of.
     """
-    if model.batched_value_and_gradient is not None:
-        raise NotEmitted("it has a twin written for many chains")
     expression = expression_of_gradient(model.flat_log_density, position)
+    if expression is None and model.batched_value_and_gradient is not None:
+        raise NotEmitted("it has a twin written for many chains")
     if expression is None and library is not None:
         expression = expression_of_library(library, model.flat_log_density, position)
     if expression is None:
