@@ -63,8 +63,8 @@ def density_expression(
 ) -> Expression:
     """The log-density and its gradient at a position of that type.
 
-    Raises NotEmitted for a density that computes what is no expression or has no derivative, and for one that is too much work. A density with a twin written over chains is
-    taken if it is written with `ops`.
+    Raises NotEmitted for a density that computes what is no expression or has no derivative, and for one that is too
+    much work. A density with a twin written over chains is taken if it is written with `ops`.
 
     chains: how many there are in the run; None: many. library: that differentiates a density which is not written with
     `ops`, or calls a function of `ops` that machine code is not made of.
