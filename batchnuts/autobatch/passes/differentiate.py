@@ -17,6 +17,7 @@ At ties and at the ends of domains derivatives are those that the array librarie
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -37,10 +38,12 @@ Array = Any
 Rule = Callable[..., Sequence[Array | None]]
 
 
+@functools.lru_cache(4)
 def value_and_gradient(expression: Expression) -> Expression | None:
     """An expression of one array whose result is a float scalar, with its gradient as a second result.
 
-    None where a function on the way has no rule.
+    None where a function on the way has no rule. A run asks for that of its density five times, which is recorded anew
+    each time.
     """
     recording = Recording()
     (type_,) = expression.inputs
