@@ -17,9 +17,10 @@ from batchnuts.cli.ending import open_closed_streams
 from batchnuts.cli.main import main
 from batchnuts.process.signals import StopSignals
 
-FEWER_COLLECTIONS = (50_000, 20, 100)
+FEWER_COLLECTIONS = (200_000, 20, 100)
 """Thresholds of Python's garbage collector. Imports and traces make a million objects that stay; by its own thresholds
-it goes through them again and again, which takes a tenth of a short run (decisions/0034-programs-on-disk.md)."""
+it goes through them again and again, which takes a tenth of a short run (decisions/0034-programs-on-disk.md). A start
+that finds its programs on disk makes fewer than these (decisions/0071-start-of-a-process.md)."""
 
 OWN_THREADS = {"OPENBLAS_NUM_THREADS": "1"}
 """Environment variables, unless the user has set them. JAX factors matrices with SciPy's OpenBLAS, which gives each of

@@ -55,14 +55,15 @@ def read_or_compile(
     content = entries.get(key)
     if content is not None:
         try:
-            return _with_emitted(read(content, compile_it, lambda: entries.drop(key)), identity)
+            return _with_emitted(replace(read(content, compile_it, lambda: entries.drop(key)), key=key), identity)
         except Exception:  # sound, but of something that this version does not read
             entries.drop(key)
     compiled = compile_it()
     compiled = replace(compiled, costs=costs_of_program(compiled.lowered, backend))
-    if identity.is_unchanged() and (entry := _as_entry(_without_emitted(compiled, identity))) is not None:
-        entries.put(key, entry)
-    return compiled
+    if not identity.is_unchanged() or (entry := _as_entry(_without_emitted(compiled, identity))) is None:
+        return compiled
+    entries.put(key, entry)
+    return replace(compiled, key=key)
 
 
 def _without_emitted(compiled: CompiledFunction, identity: Identity) -> CompiledFunction:

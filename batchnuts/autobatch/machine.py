@@ -72,6 +72,7 @@ __all__ = [
     "TensorType",
     "Traced",
     "as_function",
+    "begin_code",
     "engine_infos",
     "engine_on",
     "engine_with",
@@ -168,6 +169,13 @@ class LaneProgram:
         """What `stackless` has counted (`BatchedFunction.run(tally=...)`) in runs of that number of lanes."""
         counted = [tally[label] for label in costly_blocks(self._compiled.with_calls) if label in tally]
         return CostlyRuns(sum(active for _, active in counted), sum(runs for runs, _ in counted) * lanes)
+
+
+def begin_code(expression: Expression) -> None:
+    """Let LLVM make machine code of an expression in the background, for a machine that will soon call it."""
+    from batchnuts.autobatch.native.outlined import outlined  # LLVM is optional
+
+    outlined(expression)
 
 
 # ---- threads that drive machines ------------------------------------------------------------------------------------

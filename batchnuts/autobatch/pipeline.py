@@ -50,6 +50,8 @@ class CompiledFunction:
     """The bound on the depth of stacks, where an input gives one."""
     costs: Costs | None = None
     """The costs of the blocks of `lowered`, where they are known."""
+    key: str | None = None
+    """That of its entry on disk, which says all that it depends on; None where it has none."""
 
 
 def compile_function(

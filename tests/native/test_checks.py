@@ -32,7 +32,7 @@ from batchnuts.autobatch.ir.expression import Expression, Node, Ref
 from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.native import expressions
 from batchnuts.autobatch.native.arrays import Emitter
-from batchnuts.autobatch.native.compile import MachineCode
+from batchnuts.autobatch.native.compile import code_of
 from batchnuts.autobatch.native.types import POINTER
 
 types = TensorType("float64", (4,)), TensorType("int64")
@@ -49,7 +49,7 @@ index = em.scalar(np.dtype("int64"), em.load(function.args[1], np.dtype("int64")
 (result,) = expressions.emit(em, body, [values, index])
 em.store(result.element(()), function.args[2])
 b.ret_void()
-call = MachineCode(module).function("f", *[ctypes.c_void_p] * 3)
+call = code_of(module).function("f", *[ctypes.c_void_p] * 3)
 x, out = np.arange(4.0), np.zeros(1)
 for i in (3, {index}):
     at = np.array([i])

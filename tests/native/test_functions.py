@@ -16,7 +16,7 @@ from batchnuts.autobatch import batch, ops
 from batchnuts.autobatch.language.libraries.numpy import NUMPY
 from batchnuts.autobatch.native import scalars
 from batchnuts.autobatch.native.arrays import Emitter
-from batchnuts.autobatch.native.compile import MachineCode
+from batchnuts.autobatch.native.compile import code_of
 from batchnuts.autobatch.native.types import POINTER, number
 
 COUNT = 4096
@@ -43,7 +43,7 @@ def compiled(name: str, dtypes: tuple[str, ...], result: str, *constants: float)
             element = scalars.RULES[name](b, np.dtype(dtypes[0]), *elements, *known)
         em.store(element, em.at(function.args[-1], em.offset((i,), (COUNT,), np.dtype(result))))
     b.ret_void()
-    code = MachineCode(module)
+    code = code_of(module)
     call = code.function("f", *[ctypes.c_void_p] * (len(dtypes) + 1))
 
     def run(*arrays: Any) -> np.ndarray:

@@ -33,6 +33,7 @@ from batchnuts.autobatch.backends.backend import (
 from batchnuts.autobatch.errors import unexpected_result
 from batchnuts.autobatch.ir.program import Primitive, TensorType
 from batchnuts.autobatch.language.arrays import read_only
+from batchnuts.autobatch.language.libraries.numpy import only_types
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.passes.infer_types import AbstractResult
 
@@ -86,8 +87,13 @@ class NumpyBackend(Backend):
         # shared objects, which says nothing
         is_array = [isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, np.bool_) for leaf in order]
         position = {id(leaf): i for i, leaf in enumerate(order) if is_array[i]}
-        with np.errstate(all="ignore"):
-            results = function.call(*inputs)
+        # a user's function may do anything with values, if it is not one that can be recorded
+        token = only_types.set(function.of_language or function.record is not None)
+        try:
+            with np.errstate(all="ignore"):
+                results = function.call(*inputs)
+        finally:
+            only_types.reset(token)
         abstract = []
         for result in results:
             leaves, tree = flatten(result)

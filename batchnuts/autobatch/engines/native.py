@@ -74,7 +74,7 @@ class NativeEngine(Engine):
 
         depth = options.stack_depth or options.expected_depth or FIRST_STACK_DEPTH
         threads = 1 if options.ends_early else processors()
-        others = (options.identity, threads, options.extents, options.profiled)
+        others = (options.identity, threads, options.extents, options.profiled, compiled.key)
         return NativeMachine(compiled.lowered, arrays, lanes, depth, options.stack_depth, *others)
 
     @override

@@ -57,10 +57,7 @@ class Constant:
         return np.frombuffer(self.content, self.type.dtype).reshape(self.type.shape)
 
     def __str__(self) -> str:
-        if len(self.content) > 64:
-            return f"<{self.type}>"
-        values = np.array2string(self.array, separator=",", floatmode="unique", max_line_width=10**6)
-        return f"{self.type.dtype} {''.join(values.split())}"
+        return f"<{self.type}>" if len(self.content) > 64 else _show_constant(self)
 
     def __reduce__(self) -> Any:
         return type(self), (self.type, self.content)
@@ -163,6 +160,13 @@ def show_expression(expression: Expression) -> list[str]:
         for inner in (argument for argument in node.arguments if isinstance(argument, Expression)):
             lines += [f"  {line}" for line in show_expression(inner)]
     return [*lines, f"=> {', '.join(map(str, expression.outputs))}"]
+
+
+@functools.lru_cache(1024)
+def _show_constant(constant: Constant) -> str:
+    """The values of a small array. A program has few of them, hundreds of times; NumPy takes long."""
+    values = np.array2string(constant.array, separator=",", floatmode="unique", max_line_width=10**6)
+    return f"{constant.type.dtype} {''.join(values.split())}"
 
 
 def _show(argument: Argument) -> str:

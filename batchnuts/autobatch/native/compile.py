@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -29,7 +30,7 @@ _DISABLE_LSR = "-disable-lsr"
 """LLVM's loop strength reduction takes longer than all else where the places of arrays are read at run time, and gains
 nothing measurable in either kind of code."""
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _ready = False
 
 
@@ -55,20 +56,18 @@ def _optimize(module: llvm.ModuleRef, target: llvm.TargetMachine) -> None:
     passes.getModulePassManager().run(module, passes)
 
 
-def _key(text: str) -> str:
-    """The key of a module's machine code: what it depends on."""
-    version = ".".join(map(str, llvm.llvm_version_info))
-    processor = (llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
-    return digest_of(
-        "native 2",
+@functools.cache
+def surroundings() -> tuple[str, ...]:
+    """What the machine code of a module depends on beside its text."""
+    return (
         metadata.version("llvmlite"),
-        version,
-        *processor,
+        ".".join(map(str, llvm.llvm_version_info)),
+        llvm.get_host_cpu_name(),
+        llvm.get_host_cpu_features().flatten(),
         llvm.get_process_triple(),
         str(_PASSES),
         str(_CODE_LEVEL),
         _DISABLE_LSR,
-        text,
     )
 
 
@@ -83,34 +82,20 @@ def check() -> None:
     b.store(ir.Constant(ir.IntType(32), 1), function.args[0])
     b.ret_void()
     answer = ctypes.c_int32(0)
-    MachineCode(module).function("check", ctypes.c_void_p)(ctypes.addressof(answer))
+    code_of(module).function("check", ctypes.c_void_p)(ctypes.addressof(answer))
     if answer.value != 1:
         raise RuntimeError("a function that writes 1 has not")
 
 
 class MachineCode:
-    """A module's functions, callable as long as this object lives. Kept on disk where a run asks for that."""
+    """Functions in machine code, callable as long as this object lives.
 
-    def __init__(self, module: ir.Module) -> None:
-        entries = current()
-        with _lock:  # LLVM's global tables
-            target = _target_machine()
-            self.text = text = str(module)
-            """The instructions as they were emitted."""
-            key = None if entries is None else _key(text)
-            kept = entries.get(key) if entries is not None and key is not None else None
-            parsed = llvm.parse_assembly(text)
-            parsed.triple, parsed.data_layout = target.triple, str(target.target_data)
-            if kept is None:
-                _optimize(parsed, target)
-            made: list[bytes] = []
-            self._engine = llvm.create_mcjit_compiler(parsed, target)
-            self._engine.set_object_cache(lambda _, code: made.append(code), lambda _: kept)
-            llvm.set_option("batchnuts", f"{_DISABLE_LSR}=1")  # of the whole process: Numba has the same LLVM
-            self._engine.finalize_object()
-            llvm.set_option("batchnuts", f"{_DISABLE_LSR}=0")
-        if entries is not None and key is not None and made:
-            entries.put(key, made[0])
+    engine: LLVM's, which has them in memory. key: of their entry on disk; None where nothing is kept.
+    """
+
+    def __init__(self, engine: llvm.ExecutionEngine, key: str | None = None) -> None:
+        self._engine = engine
+        self.key = key
 
     def address(self, name: str) -> int:
         """Where a function is."""
@@ -127,6 +112,49 @@ class MachineCode:
         call = ctypes.CFUNCTYPE(None, *arguments)(self.address(name))
         call.code = self  # type: ignore[attr-defined]  # which it needs as long as it lives
         return call
+
+
+def code_of(module: ir.Module) -> MachineCode:
+    """A module's machine code. It is found on disk, and kept there, where a run asks for that."""
+    entries = current()
+    with _lock:  # LLVM's global tables
+        text = str(module)
+        key = None if entries is None else digest_of("native 2", *surroundings(), text)
+        if key is not None and (kept := kept_code(key)) is not None:
+            return kept
+        target = _target_machine()
+        parsed = _parsed(text, target)
+        _optimize(parsed, target)
+        made: list[bytes] = []
+        engine = llvm.create_mcjit_compiler(parsed, target)
+        engine.set_object_cache(lambda _, code: made.append(code), lambda _: None)
+        llvm.set_option("batchnuts", f"{_DISABLE_LSR}=1")  # of the whole process: Numba has the same LLVM
+        engine.finalize_object()
+        llvm.set_option("batchnuts", f"{_DISABLE_LSR}=0")
+    if entries is not None and key is not None and made:
+        entries.put(key, made[0])
+    return MachineCode(engine, key)
+
+
+def kept_code(key: str) -> MachineCode | None:
+    """The machine code of an entry on disk; None if there is none. Neither its module nor LLVM's passes are needed."""
+    entries = current()
+    content = None if entries is None else entries.get(key)
+    if content is None:
+        return None
+    with _lock:
+        target = _target_machine()
+        engine = llvm.create_mcjit_compiler(_parsed("", target), target)
+        engine.add_object_file(llvm.ObjectFileRef.from_data(content))
+        engine.finalize_object()
+    return MachineCode(engine, key)
+
+
+def _parsed(text: str, target: llvm.TargetMachine) -> llvm.ModuleRef:
+    """The module of a text, for this processor."""
+    parsed = llvm.parse_assembly(text)
+    parsed.triple, parsed.data_layout = target.triple, str(target.target_data)
+    return parsed
 
 
 def in_background(make: Callable[[], Made]) -> Future[Made]:

@@ -26,6 +26,7 @@ from batchnuts.autobatch.ir.program import (
     BranchOp,
     GotoOp,
     IndirectGotoOp,
+    Op,
     PopOp,
     PrimOp,
     Program,
@@ -54,25 +55,33 @@ MOST_REGISTERS = 16
 
 
 @dataclass(frozen=True)
-class Emitted:
-    """A program's module, and what drives it needs to know."""
+class CodeNotes:
+    """What drives a program's code needs to know of it."""
 
-    module: ir.Module
     scratch_bytes: int
     faults: tuple[Fault, ...]
     """Lanes record number + 1."""
-    sizes: np.ndarray
-    """What the code reads in its table of sizes, int64."""
-    outlined: tuple[Expression, ...]
+    sizes: tuple[int, ...]
+    """What the code reads in its table of sizes."""
+
+
+def is_outlined(op: Op) -> bool:
+    """Whether the machine code of an op that is emitted is a function of its own."""
+    return isinstance(op, PrimOp) and op.function.body is None and op.function.emitted is not None
+
+
+def outlined_expressions(segments: Segments) -> tuple[Expression, ...]:
     """What outlined functions compute, of costly primitives: they count lanes after the segments."""
+    ops = (op for segment in segments.segments for op in segment.ops if isinstance(op, PrimOp) and is_outlined(op))
+    return tuple(op.function.emitted for op in ops if op.function.emitted is not None)
 
 
 def emit_program(
     program: Program, segments: Segments, layout: Layout, leaders: Mapping[str, str], extents: Extents
-) -> Emitted:
-    """The module of a lowered program. leaders: for each stack the one whose height is always its own.
+) -> tuple[ir.Module, CodeNotes]:
+    """The module of a lowered program, and what is to be known of it.
 
-    extents: that are read when it runs.
+    leaders: for each stack the one whose height is always its own. extents: that are read when it runs.
     """
     module = ir.Module("batchnuts")
     lane = _Lane(module, program, segments, layout, leaders, extents)
@@ -80,7 +89,8 @@ def emit_program(
     for number, segment in enumerate(segments.segments):
         if isinstance(segment.end, Wait):
             emit_serve(module, number, segment.end.op, program.var_defs, layout, run_lanes, segments.halted)
-    return Emitted(module, lane.scratch_bytes, tuple(lane.faults), complete_sizes(module), tuple(lane.outlined))
+    assert lane.outlined == len(outlined_expressions(segments))
+    return module, CodeNotes(lane.scratch_bytes, tuple(lane.faults), complete_sizes(module))
 
 
 class _Lane:
@@ -105,8 +115,8 @@ class _Lane:
         self.is_profiled = f"peak:{RETURN_ADDRESS}" in layout.fields
         self.faults: list[Fault] = []
         self.scratch_bytes = 0
-        self.outlined: list[Expression] = []
-        """What costly primitives compute, each in a function of its own."""
+        self.outlined = 0
+        """Costly primitives that were emitted, each as a call of a function of its own."""
         arguments = [POINTER, POINTER, POINTER, I64, POINTER, POINTER, POINTER, I64]
         self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), RUN_LANE)
         self.function.linkage = "internal"
@@ -356,7 +366,7 @@ class _Code:
         """The results of a primitive's expression."""
         body = body_of(op, self.lane.program)
         assert body is not None
-        if op.function.body is None and op.function.emitted is not None:
+        if is_outlined(op):
             return self._call_outlined(op, inputs)
         if not op.function.batched:
             return expressions.emit(self.em, body, inputs)
@@ -367,9 +377,8 @@ class _Code:
     def _call_outlined(self, op: PrimOp, inputs: list[Array]) -> list[Array]:
         """The results of a costly primitive, whose machine code is a function of its own."""
         lane, b = self.lane, self.b
-        number, expression = len(lane.outlined), op.function.emitted
-        assert expression is not None
-        lane.outlined.append(expression)
+        number = lane.outlined
+        lane.outlined += 1
         self._count(lane.segments.halted + number)
         place = b.gep(lane.shared_pointers, [integer(len(lane.shared) + number)], inbounds=True, source_etype=POINTER)
         types = [self.types[v] for v in op.vars_out]

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from typing_extensions import override
 
 from batchnuts.autobatch.backends.backend import Backend, Identity
@@ -28,10 +29,11 @@ from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import RETURN_ADDRESS, Program, VariableAllocation, shared_arrays
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.language.shared import PREFIX, entry_of
-from batchnuts.autobatch.native.compile import MachineCode, in_background
+from batchnuts.autobatch.native.compile import MachineCode, code_of, in_background, kept_code
 from batchnuts.autobatch.native.context import Context
-from batchnuts.autobatch.native.emit import RUN_LANES, Emitted, emit_program
+from batchnuts.autobatch.native.emit import RUN_LANES, CodeNotes, emit_program, outlined_expressions
 from batchnuts.autobatch.native.foreign import Foreign
+from batchnuts.autobatch.native.kept_notes import keep_notes, kept_notes, notes_key
 from batchnuts.autobatch.native.layout import FAULT, PC, WAITING, Layout, block_of, counters, layout_of
 from batchnuts.autobatch.native.outlined import outlined
 from batchnuts.autobatch.native.rounds import Loop, serve_name
@@ -61,24 +63,34 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 class NativeProgram:
-    """A lowered program in machine code: the same for any number of lanes, and any depth of stacks."""
+    """A lowered program in machine code: the same for any number of lanes, and any depth of stacks.
 
-    def __init__(self, program: Program, extents: Extents, profiled: bool = False) -> None:
+    key: of the program's entry on disk, if it has one: then what was emitted of it is found by that.
+    """
+
+    def __init__(self, program: Program, extents: Extents, profiled: bool = False, key: str | None = None) -> None:
         program = sized_program(program, extents)
         self.buffers = buffers_of(program)
         stacks = tuple(v for v, kind in program.var_alloc.items() if kind is VariableAllocation.FULL)
         leaders = stack_leaders(program, stacks)
         self.segments = segments_of(program)
         self.layout: Layout = layout_of(program, self.segments.stored, leaders, self.buffers, profiled)
-        emitted = emit_program(program, self.segments, self.layout, leaders, extents)
+        self._emit = functools.partial(emit_program, program, self.segments, self.layout, leaders, extents)
+        key = None if key is None else notes_key(key, self.segments, extents, profiled)
+        found = None if key is None else kept_notes(key)
+        if found is not None:
+            notes, code_key = found
+            self._code = in_background(lambda: _filled(kept_code(code_key) or code_of(self._emit()[0]), notes))
+        else:
+            module, notes = self._emit()
+            self._code = in_background(functools.partial(_made, module, notes, key))
         self.leaders = {v: leaders.get(v, v) for v in (*stacks, RETURN_ADDRESS)}
-        self.faults = emitted.faults
-        self.outlined = tuple(map(outlined, emitted.outlined))
+        self.faults = notes.faults
+        self.outlined = tuple(map(outlined, outlined_expressions(self.segments)))
         self.scratch_before = max((one.scratch_bytes for one in self.outlined), default=0)
         """Bytes of what outlined functions use, before the memory of the program itself."""
-        self.scratch_bytes = self.scratch_before + emitted.scratch_bytes
+        self.scratch_bytes = self.scratch_before + notes.scratch_bytes
         self.counters = self.segments.halted + len(self.outlined)
-        self._code = in_background(functools.partial(_compiled, emitted))
 
     @property
     def failed(self) -> bool:
@@ -88,7 +100,7 @@ class NativeProgram:
     @property
     def text(self) -> str:
         """Its instructions, as LLVM gets them."""
-        return self.code.text
+        return str(self._emit()[0])
 
     @functools.cached_property
     def code(self) -> MachineCode:
@@ -101,21 +113,35 @@ class NativeProgram:
         return self.code.function(RUN_LANES, ctypes.c_void_p)
 
 
-def _compiled(emitted: Emitted) -> MachineCode:
-    code = MachineCode(emitted.module)
-    if len(emitted.sizes):
-        ctypes.memmove(code.variable(TABLE), emitted.sizes.ctypes.data, emitted.sizes.nbytes)
+def _made(module: ir.Module, notes: CodeNotes, key: str | None) -> MachineCode:
+    """A module's machine code; it is noted under the key which that is."""
+    code = code_of(module)
+    if key is not None and code.key is not None:
+        keep_notes(key, notes, code.key)
+    return _filled(code, notes)
+
+
+def _filled(code: MachineCode, notes: CodeNotes) -> MachineCode:
+    """The code with the sizes that it reads."""
+    if notes.sizes:
+        sizes = np.array(notes.sizes, np.int64)
+        ctypes.memmove(code.variable(TABLE), sizes.ctypes.data, sizes.nbytes)
     return code
 
 
 _programs: dict[tuple[int, tuple[int, ...], bool], NativeProgram] = {}
 
 
-def native_program(program: Program, varying: tuple[int, ...], profiled: bool) -> NativeProgram:
-    """A program's machine code, made once for as long as the program lives. varying: see `MachineOptions.extents`."""
+def native_program(
+    program: Program, varying: tuple[int, ...], profiled: bool, on_disk: str | None = None
+) -> NativeProgram:
+    """A program's machine code, made once for as long as the program lives. varying: see `MachineOptions.extents`.
+
+    on_disk: the key of the program's entry.
+    """
     key = (id(program), varying, profiled)
     if key not in _programs or _programs[key].failed:
-        _programs[key] = NativeProgram(program, extents_of(varying), profiled)
+        _programs[key] = NativeProgram(program, extents_of(varying), profiled, on_disk)
         weakref.finalize(program, _programs.pop, key, None)
     return _programs[key]
 
@@ -124,7 +150,7 @@ class NativeMachine(ResumableMachine):
     """A lowered program for a number of lanes. limit: of stacks, by the user; None: they grow from `stack_depth` on.
 
     threads: that run lanes; 1 where whoever drives the machine has threads. profiled: whether states also have the
-    peaks of stacks, and all rounds are made from Python.
+    peaks of stacks, and all rounds are made from Python. key: of the program's entry on disk (`CompiledFunction.key`).
     """
 
     policy = None
@@ -140,8 +166,10 @@ class NativeMachine(ResumableMachine):
         threads: int = 1,
         extents: tuple[int, ...] = (),
         profiled: bool = False,
+        key: str | None = None,
     ) -> None:
         self.program = program
+        self.key = key
         self.backend = backend
         self.lanes = lanes
         self.stack_depth = stack_depth
@@ -154,7 +182,7 @@ class NativeMachine(ResumableMachine):
         self.observe: Callable[[str, int, int, int], None] | None = None
         """Called with each evaluation of a foreign primitive: its block, its segment, for how many lanes, and how many
         computed."""
-        self.native = native_program(program, extents, profiled)
+        self.native = native_program(program, extents, profiled, key)
         self.shared = shared_arrays(program)
         self.foreign = {
             number: Foreign(segment.end.op, program.var_defs, backend, lanes, identity, in_loops=not profiled)
@@ -170,7 +198,7 @@ class NativeMachine(ResumableMachine):
     @override
     def with_stack_depth(self, stack_depth: int) -> NativeMachine:
         limit = self.limit and stack_depth
-        others = (self.identity, self.threads, self.extents, self.profiled)
+        others = (self.identity, self.threads, self.extents, self.profiled, self.key)
         return NativeMachine(self.program, self.backend, self.lanes, stack_depth, limit, *others)
 
     # ---- states ----------------------------------------------------------------------------------------------------

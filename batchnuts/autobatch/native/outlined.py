@@ -22,7 +22,7 @@ from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.lru_cache import LruCache
 from batchnuts.autobatch.native import expressions
 from batchnuts.autobatch.native.arrays import Array, Emitter
-from batchnuts.autobatch.native.compile import MachineCode, in_background
+from batchnuts.autobatch.native.compile import MachineCode, code_of, in_background
 from batchnuts.autobatch.native.types import I8, I64, POINTER, integer
 
 COMPUTE = "compute"
@@ -72,7 +72,7 @@ def _make(expression: Expression) -> Outlined:
         em.write(array, pointer)
     b.ret_void()
     size.initializer = integer(em.most_scratch)
-    return Outlined(in_background(functools.partial(MachineCode, module)), em.most_scratch)
+    return Outlined(in_background(functools.partial(code_of, module)), em.most_scratch)
 
 
 def emit_call(

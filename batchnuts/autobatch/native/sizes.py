@@ -15,7 +15,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, cast
 
-import numpy as np
 from llvmlite import ir
 
 from batchnuts.autobatch.ir.expression import Expression
@@ -128,11 +127,11 @@ def _table(module: ir.Module) -> tuple[dict[str, tuple[int, int]], ir.GlobalVari
     return cast(dict[str, tuple[int, int]], table.numbers), table
 
 
-def complete_sizes(module: ir.Module) -> np.ndarray:
-    """Give the module's table its length; returns its numbers, int64 [length], of the program here."""
+def complete_sizes(module: ir.Module) -> tuple[int, ...]:
+    """Give the module's table its length; returns its numbers, of the program here."""
     if TABLE not in module.globals:
-        return np.zeros(0, np.int64)
+        return ()
     numbers, table = _table(module)
     table.value_type = ir.ArrayType(I64, len(numbers))
     table.initializer = ir.Constant(table.value_type, None)
-    return np.array([number for _, number in numbers.values()], np.int64)
+    return tuple(number for _, number in numbers.values())

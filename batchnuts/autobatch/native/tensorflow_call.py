@@ -19,7 +19,7 @@ from llvmlite import ir
 from batchnuts.autobatch.backends.tensorflow.devices import has_accelerator
 from batchnuts.autobatch.backends.tensorflow.xla_flags import compile_small_loops_whole
 from batchnuts.autobatch.ir.tensor_type import TensorType
-from batchnuts.autobatch.native.compile import MachineCode
+from batchnuts.autobatch.native.compile import MachineCode, code_of
 from batchnuts.autobatch.native.types import I32, POINTER
 from batchnuts.autobatch.native.xla_call import TARGET, handler
 
@@ -113,7 +113,7 @@ def _copy() -> MachineCode:
     b = ir.IRBuilder(function.append_basic_block("entry"))
     b.store(b.load(b.load(operands, typ=POINTER), typ=I32), b.load(results, typ=POINTER))
     b.ret_void()
-    return MachineCode(module)
+    return code_of(module)
 
 
 def is_possible() -> bool:

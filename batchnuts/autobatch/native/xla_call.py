@@ -16,7 +16,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from batchnuts.autobatch.native.compile import MachineCode
+from batchnuts.autobatch.native.compile import MachineCode, code_of
 from batchnuts.autobatch.native.types import I8, I32, I64, POINTER, integer
 
 TARGET = "batchnuts_native"
@@ -111,4 +111,4 @@ def _module() -> ir.Module:
 @functools.cache
 def handler() -> MachineCode:
     """The code of the function `handler`, which lives as long as this process: programs call it."""
-    return MachineCode(_module())
+    return code_of(_module())

@@ -39,10 +39,12 @@ Array = Any
 Rule = Callable[..., Sequence[Array | None]]
 
 
+@functools.lru_cache(4)
 def value_and_gradient(expression: Expression) -> Expression | None:
     """An expression of one array whose result is a float scalar, with its gradient as a second result.
 
-    None where a function on the way has no rule.
+    None where a function on the way has no rule. A run asks for that of its density five times, which is recorded anew
+    each time.
     """
     recording = Recording()
     (type_,) = expression.inputs

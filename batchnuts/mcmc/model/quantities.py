@@ -23,6 +23,7 @@ from batchnuts.autobatch.machine import (
     TensorLibrary,
     TensorType,
     Traced,
+    begin_code,
     engine_with,
     recorded,
     tensor_library_of,
@@ -123,6 +124,16 @@ def check_quantities(
             )
     has_identity = any(trace.identity is not None for trace in traced.values())
     model.cache.traces = _TraceCache(density_library.backend, _reached_by(model) if has_identity else {}, traced)
+
+
+def begin_quantities(model: Model) -> None:
+    """Let LLVM begin with what the last check has traced, if that will be machine code: the processor has time for it
+    while Python compiles the chains' program."""
+    cache: _TraceCache | None = model.cache.traces
+    if cache is not None and cache.backend == OPS:
+        for trace in cache.traced.values():
+            if trace.expression is not None:
+                begin_code(trace.expression)
 
 
 def generated_shapes(model: Model, density_library: DensityLibrary) -> dict[str, tuple[int, ...]]:

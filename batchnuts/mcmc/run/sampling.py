@@ -26,7 +26,7 @@ from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.model.content import Content, check_content
 from batchnuts.mcmc.model.library_choice import choose_density_library, confirmed, likely_backend
 from batchnuts.mcmc.model.model import Model
-from batchnuts.mcmc.model.quantities import check_quantities
+from batchnuts.mcmc.model.quantities import begin_quantities, check_quantities
 from batchnuts.mcmc.run.chain_execution import ChainExecution
 from batchnuts.mcmc.run.chains_choice import with_chains
 from batchnuts.mcmc.run.choose_by_time import choose_by_time
@@ -120,7 +120,7 @@ def run_chains(
             saved=saved,
         )
         with where(run, first) as chains:
-            draws = _phases(replace(run, chains=chains), proposals)
+            draws = _phases(replace(run, chains=chains), proposals, computed)
         give_back(model, sampler, execution, run.programs)  # not after an error: then their state is unknown
         give_back_freed()
         return draws
@@ -179,8 +179,9 @@ def _always(position: NDArray[Any], attempt: int) -> NDArray[Any]:
     return position
 
 
-def _phases(run: Run, proposals: Proposals) -> Draws:
-    """Warmup from starts that were proposed, then draws; or the rest of them."""
+def _phases(run: Run, proposals: Proposals, computed: Model) -> Draws:
+    """Warmup from starts that were proposed, then draws; or the rest of them. computed: the model with the functions
+    whose results are saved."""
     saved, not_numbers = run.saved, 0
     if saved is None:
         states, not_numbers = run.timed("compile", lambda: run.first_states(proposals))
@@ -196,6 +197,7 @@ def _phases(run: Run, proposals: Proposals) -> Draws:
     try:
         run.spent.note("compile")
         run.progress(Progress("compile", 0, 1, 0.0))
+        begin_quantities(computed)
         runner = run.find_runner(states)
         states = run.compile(runner, states)
         run.spent.note("compile")
