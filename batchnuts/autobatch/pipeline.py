@@ -33,7 +33,6 @@ from batchnuts.autobatch.passes.rematerialize import rematerialize
 from batchnuts.autobatch.passes.reuse_frames import reuse_frames
 from batchnuts.autobatch.passes.self_tail_calls import self_tail_calls
 from batchnuts.autobatch.passes.tail_calls import tail_calls
-from batchnuts.autobatch.runtime.block_costs import Costs
 
 Observer = Callable[[str, Program], None]
 
@@ -48,8 +47,8 @@ class CompiledFunction:
     """Structure of TensorTypes of one lane's result."""
     depth_bound: DepthBound | None = None
     """The bound on the depth of stacks, where an input gives one."""
-    costs: Costs | None = None
-    """The costs of the blocks of `lowered`, where they are known."""
+    costly_work: float | None = None
+    """What the costly primitives compute for one lane (`runtime.costly_work`), where that is known."""
 
 
 def compile_function(

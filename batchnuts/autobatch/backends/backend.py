@@ -200,19 +200,6 @@ class SweepPlan:
         return due
 
 
-@dataclass(frozen=True)
-class Work:
-    """What a primitive does for one lane."""
-
-    products: float = 0.0
-    """Multiplications within products of matrices."""
-    elements: float = 0.0
-    """Elements that anything else computes."""
-
-    def __add__(self, other: Work) -> Work:
-        return Work(self.products + other.products, self.elements + other.elements)
-
-
 class Backend(Evaluator, Protocol):
     """Arrays, rows of stacks, vectorization and control flow of one array library.
 
@@ -259,9 +246,11 @@ class Backend(Evaluator, Protocol):
         `buffers` itself is left alone, and where the mask does not hold `rows` may be anything.
         """
 
-    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
-        """How much a primitive computes for one lane; None where that is not known, or does not determine the cost of a
-        dispatch."""
+    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> float | None:
+        """Multiplications within products of matrices, and elements that anything else computes, for one lane.
+
+        None where that is not known, or does not determine the cost of a dispatch.
+        """
 
     def rows_to_compute(self, mask: Array) -> Array | None:
         """Which lanes' inputs a primitive gets when it runs for the active lanes.

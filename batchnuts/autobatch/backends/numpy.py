@@ -27,7 +27,6 @@ from batchnuts.autobatch.backends.backend import (
     RowFunction,
     State,
     SweepPlan,
-    Work,
     sweep_on_host,
 )
 from batchnuts.autobatch.errors import unexpected_result
@@ -142,7 +141,7 @@ class NumpyBackend(Backend):
         return buffers
 
     @override
-    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
+    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> float | None:
         # NumPy cannot look into a function
         return None
 

@@ -44,7 +44,7 @@ from batchnuts.autobatch.ir.verify import check_lowered, require_inputs
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.language.shared import PREFIX
 from batchnuts.autobatch.runtime.block_code import MachineBlocks
-from batchnuts.autobatch.runtime.block_costs import Costs, block_work, costs_of
+from batchnuts.autobatch.runtime.costly_work import costly_work
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
 from batchnuts.autobatch.runtime.machine import CostlyRuns, MachineCounts, ResumableMachine, run_to_end
 from batchnuts.autobatch.scheduling.dispatch import Rule
@@ -91,7 +91,7 @@ class VirtualMachine(ResumableMachine):
     ends_early: see `scheduling.policies.ending_early`.
     identity: what the program depends on beside its text, its inputs' types and the files of this package, if that is
         known.
-    costs: of the program, where they are known.
+    work: of its costly primitives (`costly_work`), where it is known.
     """
 
     def __init__(
@@ -104,15 +104,14 @@ class VirtualMachine(ResumableMachine):
         profiled: bool = False,
         ends_early: bool = False,
         identity: Identity | None = None,
-        costs: Costs | None = None,
+        work: float | None = None,
     ) -> None:
         self.program = program
         self.backend = backend
         self.lanes = lanes
         self.stack_depth = stack_depth
-        work = functools.cache(lambda: block_work(program, backend) if costs is None else costs.work)
-        self._costs = costs
-        self.schedule = make_schedule(program, schedule, lambda: costs_of(program, work()))
+        self._work = work
+        self.schedule = make_schedule(program, schedule, self._costly_work)
         if ends_early:
             self.schedule = ending_early(program, self.schedule)
         self.policy = self.schedule.policy
@@ -146,11 +145,10 @@ class VirtualMachine(ResumableMachine):
             return {name: after[name] for name in plan.touches}, sweeps_made
 
         self._sweeps = advance
-        one_vector = lanes == 1 or (bool(work()) and not any(done.products for done in work().values()))
         self._identity = identity
 
         machine_function = MachineFunction(advance, plan.touches, self.text, lanes, identity)
-        self._advance = backend.compile_machine(machine_function, plain=one_vector)
+        self._advance = backend.compile_machine(machine_function, plain=lanes == 1)
 
     @functools.cached_property
     def buffers(self) -> frozenset[str]:
@@ -176,8 +174,11 @@ class VirtualMachine(ResumableMachine):
             self.schedule,
             self.profiled,
             identity=self._identity,
-            costs=self._costs,
+            work=self._work,
         )
+
+    def _costly_work(self) -> float | None:
+        return costly_work(self.program, self.backend) if self._work is None else self._work
 
     def _named(self, arguments: Any) -> dict[str, Array]:
         """The arguments by the program's input variables."""

@@ -31,7 +31,6 @@ from batchnuts.autobatch.backends.backend import (
     RowFunction,
     State,
     SweepPlan,
-    Work,
     sweep_on_host,
 )
 from batchnuts.autobatch.backends.expression_work import work_of
@@ -197,11 +196,11 @@ class TensorFlowBackend(Backend, LaneCounts):
             return tf.reshape(self.put_rows(flat, slots, values), buffers.shape)
 
     @override
-    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
+    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> float | None:
         if self.mode != "xla":  # the cost of a dispatch is that of starting its TensorFlow ops
             return None
         if function is COPY:
-            return Work()
+            return 0.0
         return primitive_work(function, inputs) if function.body is None else work_of(function.body)
 
     @override
