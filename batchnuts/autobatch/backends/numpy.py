@@ -41,7 +41,6 @@ class NumpyBackend(Backend):
 
     name = "numpy"
     mode = "eager"
-    on_host = 0
 
     def __init__(self, style: str = "gather") -> None:
         self.style = style
@@ -191,7 +190,7 @@ class NumpyBackend(Backend):
         return function
 
     @override
-    def compile_machine(self, function: MachineFunction, plain: bool) -> CompiledMachine:
+    def compile_machine(self, function: MachineFunction) -> CompiledMachine:
         # nothing to do
         return Interpreted(function)
 

@@ -35,7 +35,6 @@ from batchnuts.autobatch.backends.backend import (
     Identity,
     MachineFunction,
     State,
-    StateArrays,
     SweepPlan,
 )
 from batchnuts.autobatch.ir.printer import show_program
@@ -148,7 +147,7 @@ class VirtualMachine(ResumableMachine):
         self._identity = identity
 
         machine_function = MachineFunction(advance, plan.touches, self.text, lanes, identity)
-        self._advance = backend.compile_machine(machine_function, plain=lanes == 1)
+        self._advance = backend.compile_machine(machine_function)
 
     @functools.cached_property
     def buffers(self) -> frozenset[str]:
@@ -212,8 +211,7 @@ class VirtualMachine(ResumableMachine):
         return text
 
     def _scalars(self, *numbers: int) -> tuple[Array, ...]:
-        arrays = StateArrays(self.backend)
-        return tuple(arrays.asarray(number, "int64") for number in numbers)
+        return tuple(self.backend.asarray(number, "int64") for number in numbers)
 
     @override
     def live(self, state: State) -> np.ndarray:
@@ -289,7 +287,7 @@ class VirtualMachine(ResumableMachine):
 
         max_sweeps: after these, lanes that have not halted get a fault.
         """
-        state = self.code.start(inputs, on_host=False)
+        state = self.code.start(inputs)
         limits = (self.backend.asarray(n, "int64") for n in (max_sweeps or np.iinfo(np.int64).max, 0))
         state |= self._sweeps(state, *limits)[0]
         if max_sweeps is not None:

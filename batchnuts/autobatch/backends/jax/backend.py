@@ -61,7 +61,6 @@ class JaxBackend(Backend, LaneCounts):
     """
 
     name = "jax"
-    on_host = 0
 
     def __init__(self, mode: str = "xla", style: str = "masking") -> None:
         if mode not in MODES:
@@ -215,7 +214,7 @@ class JaxBackend(Backend, LaneCounts):
         return with_64_bits(Jitted(function))
 
     @override
-    def compile_machine(self, function: MachineFunction, plain: bool) -> CompiledMachine:
+    def compile_machine(self, function: MachineFunction) -> CompiledMachine:
         if self.mode == "eager":
             return Interpreted(with_64_bits(function))
         return JitMachine(function)
