@@ -39,15 +39,14 @@ from batchnuts.autobatch.pipeline import CompiledFunction, compile_function
 from batchnuts.autobatch.profiling.profile import (
     LaneNotes,
     MachineNotes,
-    Profile,
     StacklessNotes,
     add_to_collecting,
     collecting,
 )
 from batchnuts.autobatch.profiling.profile import profile as collect
-from batchnuts.autobatch.run_options import EXECUTORS, RunOptions
+from batchnuts.autobatch.run_options import RunOptions
 from batchnuts.autobatch.runtime import stackless
-from batchnuts.autobatch.runtime.block_costs import block_costs
+from batchnuts.autobatch.runtime.costly_work import costly_work
 from batchnuts.autobatch.runtime.faults import assertion_of_python
 from batchnuts.autobatch.runtime.machine import Machine, run_to_end
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine, affordable_depth
@@ -281,35 +280,18 @@ class BatchedFunction(LaneFunction):
             schedule,
             profiled,
             identity=self.identity,
-            costs=compiled.costs,
+            work=compiled.costly_work,
         )
 
-    def schedule(
-        self, *types: Any, policy: str = "auto", backend: str = AUTO, profile: Profile | None = None
-    ) -> Schedule:
+    def schedule(self, *types: Any, policy: str = "auto", backend: str = AUTO) -> Schedule:
         """The schedule that a policy makes for one lane's argument types (as for `dump`): to print, or to start from.
 
-        profile: of a run on the virtual machine with arguments of these types; `sweep` and `auto` then go by where
-        lanes went, and do not guess. A schedule is plain data: keep it, and give it to later runs.
-        Raises OptionError for an unknown policy, or for a profile without such a run.
+        Raises OptionError for an unknown policy.
         """
         lane = self._parsed_types(types)
         compiled = self._named_backend(backend, lane, "xla")
         program = self.compiled(lane, compiled).lowered
-        served = None if profile is None else self._served(profile, program)
-        return make_schedule(program, policy, lambda: block_costs(program, compiled), served)
-
-    def _served(self, profile: Profile, program: Program) -> dict[str, int]:
-        """The number of lanes that each block has served."""
-        name, labels = self.__name__, program.graph.labels  # type: ignore[attr-defined]
-        counts = profile.blocks().items()
-        served = {label: n.active for (f, executor, label), n in counts if (f, executor) == (name, EXECUTORS[0])}
-        if not any(served.values()) or served.keys() - set(labels):
-            raise OptionError(
-                f"the profile has no run of {name!r} on the virtual machine with arguments of these types; make one by "
-                f"`_, profile = {name}.run(..., profile=True)`."
-            )
-        return served
+        return make_schedule(program, policy, lambda: costly_work(program, compiled))
 
     def bound_arguments(
         self, stand_in: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]

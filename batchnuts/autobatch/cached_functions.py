@@ -25,7 +25,7 @@ from batchnuts.autobatch.ir.printer import same_function, show_program
 from batchnuts.autobatch.ir.program import COPY, PrimOp, Program, shared_arrays
 from batchnuts.autobatch.passes.record_expressions import emitted_of
 from batchnuts.autobatch.pipeline import CompiledFunction
-from batchnuts.autobatch.runtime.block_costs import costs_of_program
+from batchnuts.autobatch.runtime.costly_work import costly_work
 from batchnuts.disk_cache.folder import current
 
 Compile = Callable[[], CompiledFunction]
@@ -59,7 +59,7 @@ def read_or_compile(
         except Exception:  # sound, but of something that this version does not read
             entries.drop(key)
     compiled = compile_it()
-    compiled = replace(compiled, costs=costs_of_program(compiled.lowered, backend))
+    compiled = replace(compiled, costly_work=costly_work(compiled.lowered, backend))
     if not identity.is_unchanged() or (entry := _as_entry(_without_emitted(compiled, identity))) is None:
         return compiled
     entries.put(key, entry)

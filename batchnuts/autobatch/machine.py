@@ -49,14 +49,15 @@ from batchnuts.autobatch.language.libraries.library import TensorLibrary, Traced
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.passes.differentiate import expression_of_gradient, expression_of_library
 from batchnuts.autobatch.passes.record_expressions import recorded
-from batchnuts.autobatch.runtime.block_costs import Costs, costs_of_program
+from batchnuts.autobatch.runtime.costly_work import costly_work
 from batchnuts.autobatch.runtime.machine import CostlyRuns, Machine, MachineCounts, ResumableMachine, State
 from batchnuts.autobatch.runtime.stackless import Tally
 from batchnuts.autobatch.runtime.virtual_machine import buffers_of
-from batchnuts.autobatch.scheduling.policies import costly_blocks
+from batchnuts.autobatch.scheduling.policies import COSTLY_WORK, costly_blocks
 from batchnuts.autobatch.scheduling.schedule import Schedule
 
 __all__ = [
+    "COSTLY_WORK",
     "EXPRESSIONS",
     "CostlyRuns",
     "EngineInfo",
@@ -156,14 +157,12 @@ class LaneProgram:
         types = (program.var_defs[v] for v in stored)
         return sum(math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in types)
 
-    @property
-    def costly_work(self) -> float:
-        """Multiplications and elements that the costly primitives compute for one lane, all of them once."""
-        return self._costs.costly
-
     @cached_property
-    def _costs(self) -> Costs:
-        return self._compiled.costs or costs_of_program(self._compiled.lowered, self._backend)
+    def costly_work(self) -> float:
+        """Multiplications and elements that the costly primitives compute for one lane, all of them once; 0 where they
+        cannot be counted."""
+        known = self._compiled.costly_work
+        return (costly_work(self._compiled.lowered, self._backend) if known is None else known) or 0.0
 
     def costly_runs(self, tally: Tally, lanes: int) -> CostlyRuns:
         """What `stackless` has counted (`BatchedFunction.run(tally=...)`) in runs of that number of lanes."""

@@ -29,11 +29,8 @@ from batchnuts.autobatch.passes.invert import invert
 from batchnuts.autobatch.passes.lower import lower_function_calls
 from batchnuts.autobatch.passes.propagate_copies import propagate_copies
 from batchnuts.autobatch.passes.record_expressions import record_expressions
-from batchnuts.autobatch.passes.rematerialize import rematerialize
-from batchnuts.autobatch.passes.reuse_frames import reuse_frames
 from batchnuts.autobatch.passes.self_tail_calls import self_tail_calls
 from batchnuts.autobatch.passes.tail_calls import tail_calls
-from batchnuts.autobatch.runtime.block_costs import Costs
 
 Observer = Callable[[str, Program], None]
 
@@ -48,8 +45,8 @@ class CompiledFunction:
     """Structure of TensorTypes of one lane's result."""
     depth_bound: DepthBound | None = None
     """The bound on the depth of stacks, where an input gives one."""
-    costs: Costs | None = None
-    """The costs of the blocks of `lowered`, where they are known."""
+    costly_work: float | None = None
+    """What the costly primitives compute for one lane (`runtime.costly_work`), where that is known."""
     key: str | None = None
     """That of its entry on disk, which says all that it depends on; None where it has none."""
 
@@ -141,10 +138,8 @@ def compile_program(
         verify.check_allocation(program)
         obeys_discipline(program)
 
-    program = passed("allocate", allocate(program), is_allocated)
-    program = passed("rematerialize", classify(eliminate(rematerialize(program))), is_allocated)
-    program = passed("invert", invert(program, bodies), is_allocated)
-    program = passed("reuse_frames", classify(eliminate(reuse_frames(program, bodies))), is_allocated)
+    program = passed("allocate", classify(eliminate(allocate(program))), is_allocated)
+    program = passed("invert", classify(eliminate(invert(program, bodies))), is_allocated)
     program = passed("coalesce", coalesce(program), is_allocated)
     program = passed("propagate_copies", classify(eliminate(propagate_copies(program))), is_allocated)
     program = passed("tail_calls", tail_calls(program), is_allocated)

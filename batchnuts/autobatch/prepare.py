@@ -19,7 +19,7 @@ from batchnuts.autobatch.ir.verify import MalformedProgramError, check_well_form
 from batchnuts.autobatch.language.pytree import flatten, map_leaves
 from batchnuts.autobatch.pipeline import CompiledFunction, compile_program
 from batchnuts.autobatch.runtime import stackless, virtual_machine
-from batchnuts.autobatch.runtime.block_costs import block_costs
+from batchnuts.autobatch.runtime.costly_work import costly_work
 from batchnuts.autobatch.scheduling.policies import make_schedule
 
 EXECUTORS = ("virtual_machine", "stackless")
@@ -54,7 +54,7 @@ class PreparedProgram:
         leaves = self._lanes(inputs)
         if executor == "stackless":
             return stackless.run_checked(self.with_calls, self.backend, None, *leaves, max_stack_depth=max_stack_depth)
-        order = make_schedule(self.lowered, schedule, lambda: block_costs(self.lowered, self.backend))
+        order = make_schedule(self.lowered, schedule, lambda: costly_work(self.lowered, self.backend))
         return virtual_machine.execute(
             self.lowered, self.backend, *leaves, max_stack_depth=max_stack_depth, schedule=order
         )

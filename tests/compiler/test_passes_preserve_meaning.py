@@ -81,7 +81,7 @@ def test_a_step_is_undone_in_every_integer_dtype(dtype: str) -> None:
     assert_same(sum_around, np.array([0, 1, 125], dtype), np.array([3, 0, 4], dtype))
 
 
-# ---- inputs that a program by hand assigns (`rematerialize`) ---------------------------------------------------------
+# ---- inputs that a program by hand assigns --------------------------------------------------------------------------
 
 RESET_INPUT = """\
 main(main.n) -> main.result

@@ -6,7 +6,6 @@ Such an op costs as much as the stack is large, in every sweep. Found by shape: 
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections import Counter
 from typing import Any
@@ -18,9 +17,8 @@ from mcmc_models import gaussian
 
 from batchnuts.autobatch import Schedule, random
 from batchnuts.autobatch.backends.registry import get_backend
-from batchnuts.autobatch.backends.tensorflow import backend, work_estimate, xla_flags
+from batchnuts.autobatch.backends.tensorflow import backend, work_estimate
 from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
-from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
 from batchnuts.autobatch.language.libraries import tensorflow as tensorflow_library
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, make_chain
@@ -110,10 +108,7 @@ def test_a_push_by_selection_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_graph_is_small() -> None:
-    """Each of its nodes takes Python and XLA a tenth of a millisecond and more. A cipher is traced once for all.
-
-    They are 240 more where the process's first program has let small arrays be packed (`PROCESS.small_loop_bytes`).
-    """
+    """Each of its nodes takes Python and XLA a tenth of a millisecond and more. A cipher is traced once for all."""
     machine, state = true_machine()
     graph = machine._advance.graph(state, np.asarray(1), np.asarray(0)).as_graph_def()
     nodes = Counter(node.op for node in graph.node)
@@ -144,7 +139,6 @@ def test_primitives_are_looked_at_in_bare_graphs(monkeypatch: pytest.MonkeyPatch
     noting(backend)
     noting(work_estimate)
     monkeypatch.setattr(tf, "function", refuse)
-    monkeypatch.setattr(PROCESS, "small_loop_bytes", xla_flags.PLAIN_LOOP_BYTES)
     make_machine()
     assert 0 < looked["backend"] <= 5, "the density; all else is typed by rules"
     assert looked["work_estimate"] <= 5, "the density, if costs are asked for; all else is counted in expressions"
@@ -162,20 +156,3 @@ def test_random_words_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None
     without = ciphers(within_the_loop(*make_machine()))
     assert with_mark <= 18
     assert without >= 2 * with_mark
-
-
-def test_the_state_crosses_as_few_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Into the compiled machine and back: what is large by itself, and all else as one array of each dtype."""
-    # another test may have set a lower bound
-    monkeypatch.setattr(PROCESS, "small_loop_bytes", xla_flags.PLAIN_LOOP_BYTES)
-    machine, state = make_machine("sweep")
-    graph = machine._advance.graph(state, np.asarray(1), np.asarray(0))
-    small = machine.backend.on_host
-    large = sum(math.prod(array.shape) >= small for array in state.values())
-    dtypes = {np.asarray(array).dtype for array in state.values()}
-    assert len(state) > 80
-    assert len(dtypes) == 5
-    # the model's own matrices are captured, and one input says that the rest is to be cut
-    assert len(graph.inputs) - len(graph.captures) - 1 == large + len(dtypes)
-    assert len(graph.outputs) <= large + 5
-    assert not any(tf.is_tensor(array) for array in state.values() if math.prod(array.shape) < small)

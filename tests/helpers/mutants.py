@@ -407,7 +407,7 @@ def register_to_temporary(patch: pytest.MonkeyPatch) -> None:
         changed = dict.fromkeys(register[-1:], VariableAllocation.TEMPORARY)
         return program.replace(var_alloc={**program.var_alloc, **changed})
 
-    after_pass(patch, allocate.allocate, change)
+    after_pass(patch, allocate.classify, change)
 
 
 @mutant("allocate")

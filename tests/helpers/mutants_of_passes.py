@@ -9,7 +9,6 @@ import pytest
 from mutants import after_pass, around, each_block, mutant, replace_everywhere
 
 from batchnuts.autobatch.frontend import speculation
-from batchnuts.autobatch.ir.dataflow import Solution
 from batchnuts.autobatch.ir.program import (
     COPY,
     Block,
@@ -26,8 +25,6 @@ from batchnuts.autobatch.passes import (
     if_convert,
     invert,
     propagate_copies,
-    rematerialize,
-    reuse_frames,
     self_tail_calls,
     tail_calls,
 )
@@ -82,16 +79,6 @@ def everything_may_be_speculated(patch: pytest.MonkeyPatch) -> None:
     around(patch, speculation, "is_speculable", lambda true, node, static: True)
 
 
-@mutant("rematerialize")
-def first_literal_wins(patch: pytest.MonkeyPatch) -> None:
-    """a variable that is assigned again counts as a literal too"""
-
-    def once(values: Any) -> Any:
-        return dict.fromkeys(values, 1)
-
-    patch.setattr(rematerialize, "Counter", once)
-
-
 @mutant("invert")
 def not_undone(patch: pytest.MonkeyPatch) -> None:
     """what a call took off a parameter is not added back"""
@@ -108,35 +95,6 @@ def undone_twice(patch: pytest.MonkeyPatch) -> None:
 def assigned_parameters_too(patch: pytest.MonkeyPatch) -> None:
     """a parameter is inverted although its function assigns it"""
     patch.setattr(invert, "any", lambda values: False, raising=False)
-
-
-@mutant("reuse_frames")
-def needed_frames_handed_on(patch: pytest.MonkeyPatch) -> None:
-    """a call takes over a frame that is read after it"""
-
-    def change(true: Any, body: Any, parameter: str, entry: str) -> Solution[bool]:
-        return Solution(dict.fromkeys(body.labels, False), dict.fromkeys(body.labels, False))
-
-    around(patch, reuse_frames, "own_frame_liveness", change)
-
-
-@mutant("reuse_frames")
-def handed_on_and_dropped(patch: pytest.MonkeyPatch) -> None:
-    """a return drops the frame that a call was given"""
-
-    def change(true: Any, program: Program, function: Any, parameter: str) -> Program:
-        made = true(program, function, parameter)
-        returns = {b.label: b for b in program.graph.blocks if PopOp(parameter) in b.ops}
-        return each_block(
-            made,
-            lambda b: (
-                replace(b, ops=(*b.ops, PopOp(parameter)))
-                if b.label in returns and PopOp(parameter) not in b.ops
-                else b
-            ),
-        )
-
-    around(patch, reuse_frames, "_hand_on", change)
 
 
 @mutant("propagate_copies")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from mutants import killed_by, rewrite
 
-from batchnuts.autobatch.backends.tensorflow.packing import PackedFunction
+from batchnuts.autobatch.backends.tensorflow.machine import TracedMachine
 from batchnuts.autobatch.language.libraries import tensorflow_graphs, tensorflow_identity
 from batchnuts.autobatch.language.libraries.jax import JaxLibrary
 from batchnuts.files import saving
@@ -300,7 +300,7 @@ def functions_by_name(patch: pytest.MonkeyPatch) -> None:
 )
 def before_it_has_run(patch: pytest.MonkeyPatch) -> None:
     """a machine is kept when it is traced"""
-    rewrite(patch, PackedFunction._make, "program.once_run = lambda: ", "_ = ")
+    rewrite(patch, TracedMachine._make, "program.once_run = lambda: ", "_ = ")
 
 
 # ---- what is computed from draws, by programs on disk ---------------------------------------------------------------

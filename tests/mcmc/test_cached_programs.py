@@ -16,7 +16,7 @@ from cached_tensorflow import forget_files, programs_kept
 import batchnuts
 from batchnuts.autobatch import api, ops
 from batchnuts.autobatch.backends.jax.machine import _Program
-from batchnuts.autobatch.backends.tensorflow.packing import PackedFunction
+from batchnuts.autobatch.backends.tensorflow.machine import TracedMachine
 from batchnuts.autobatch.lru_cache import LruCache
 from batchnuts.autobatch.native import rounds
 from batchnuts.disk_cache.entries import Entries
@@ -61,18 +61,18 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """One entry for each machine that is traced, where programs are found by the files of the package."""
     monkeypatch.setattr(batchnuts, "BEGAN", time.time())
     seen: list[str] = []
-    by_jax, by_tensorflow = _Program._trace, PackedFunction._function_of
+    by_jax, by_tensorflow = _Program._trace, TracedMachine._function_of
 
     def counted(program: _Program) -> None:
         seen.append("jax")
         by_jax(program)
 
-    def counted_too(program: PackedFunction, *arguments: Any) -> Any:
+    def counted_too(program: TracedMachine, *arguments: Any) -> Any:
         seen.append("tensorflow")
         return by_tensorflow(program, *arguments)
 
     monkeypatch.setattr(_Program, "_trace", counted)
-    monkeypatch.setattr(PackedFunction, "_function_of", counted_too)
+    monkeypatch.setattr(TracedMachine, "_function_of", counted_too)
     with programs_kept():
         yield seen
 

@@ -87,10 +87,8 @@ SHOWN_BY = {
     "everything_may_be_speculated": "dataclass_fields",
     "first_result_only": "unpacks_results",
     "frames_kept_at_a_jump": "climb",
-    "handed_on_and_dropped": "rotate_and_sum",
     "in_place_though_live": "inner_functions",
     "inline_used_twice": "unpacks_results",
-    "needed_frames_handed_on": "hanoi",
     "nothing_is_carried_to_the_next_copy": "mixed_structures",
     "one_round": "collatz",
     "pushes_always_read": "climb",
@@ -260,7 +258,6 @@ def test_there_are_enough_mutants() -> None:
         "coalesce",
         "schedule",
         "invert",
-        "reuse_frames",
         "tail_calls",
     }
     assert places <= {mutant.where for mutant in MUTANTS}

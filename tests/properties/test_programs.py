@@ -25,9 +25,7 @@ from ways import NATIVE, ON_JAX, ON_NUMPY, ON_TENSORFLOW, ORACLE, Way
 
 from batchnuts.autobatch.errors import BatchnutsError, LaneAssertionError, TypeConflictError
 from batchnuts.autobatch.language.pytree import flatten
-from batchnuts.autobatch.scheduling.lane_flow import estimated_flow
 from batchnuts.autobatch.scheduling.policies import POLICIES, make_schedule
-from batchnuts.autobatch.scheduling.sweep_search import drain_price
 
 LANES = 4
 
@@ -172,19 +170,15 @@ def test_jax_agrees_with_plain_python(random: Random) -> None:
 @examples(5)
 @given(randoms)
 def test_every_program_has_a_schedule_by_every_policy(random: Random) -> None:
-    """With any block costly, and any costs."""
+    """Whatever its costly primitives compute."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("error")
         function = load(Path(folder), program(random)).main_program
         lowered = function.lowered(*function.lane_types(lanes(random, LANES)), backend="numpy")
     labels = lowered.graph.labels
-    costs = {label: random.choice([0.5, 5.0, 500.0]) for label in labels}
-    flow = estimated_flow(lowered.graph)
-    assert (flow.visits > 0).all()
+    work = random.choice([None, 5.0, 5e6])
     for policy in POLICIES:
-        assert set(make_schedule(lowered, policy, lambda: costs).order) == set(labels)
-    vector = np.array([costs[label] for label in labels])
-    assert drain_price(flow, vector, [random.randrange(len(labels))]) > 0
+        assert set(make_schedule(lowered, policy, lambda: work).order) == set(labels)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from cached_tensorflow import forget_files, programs_kept
 
-from batchnuts.autobatch.backends.tensorflow.packing import PackedFunction
+from batchnuts.autobatch.backends.tensorflow.machine import TracedMachine
 from batchnuts.autobatch.backends.tensorflow.session import SessionProgram
 from batchnuts.autobatch.language.libraries.tensorflow_graphs import number_functions
 from batchnuts.autobatch.pfor.errors import note_warning
@@ -146,7 +146,7 @@ def test_functions_are_numbered_by_use() -> None:
     assert graph(3.0, before=0) != one
 
 
-def packed(by: float, key: str | None = "a" * 64, **settings: Any) -> PackedFunction:
+def traced_machine(by: float, key: str | None = "a" * 64, **settings: Any) -> TracedMachine:
     """(a [3], b [2]), s -> (a + s * by, b), s + 1; found by the key."""
 
     def step(state: dict[str, Any], s: Any) -> tuple[dict[str, Any], Any]:
@@ -157,13 +157,13 @@ def packed(by: float, key: str | None = "a" * 64, **settings: Any) -> PackedFunc
     def compiled(function: Callable[..., Any]) -> Any:
         return tf.function(function, jit_compile=True, autograph=False)
 
-    return PackedFunction(step, compiled, 1000, lambda types: key, settings.get("unchanged", lambda: True))
+    return TracedMachine(step, compiled, True, lambda types: key, settings.get("unchanged", lambda: True))
 
 
 STATE: dict[str, Any] = {"a": np.arange(3, dtype="float32"), "b": np.ones(2, "int32")}
 
 
-def stepped(function: PackedFunction) -> list[np.ndarray]:
+def stepped(function: TracedMachine) -> list[np.ndarray]:
     forget_files()
     after, taken = function(STATE, np.asarray(3))
     assert list(after) == ["a", "b"]
@@ -172,12 +172,12 @@ def stepped(function: PackedFunction) -> list[np.ndarray]:
 
 def test_a_machine_that_is_known_is_found_without_a_trace(kept: Entries) -> None:
     with keeping(None):
-        expected = stepped(packed(2.0))
-    first = packed(2.0)
+        expected = stepped(traced_machine(2.0))
+    first = traced_machine(2.0)
     same(stepped(first), expected)
     assert first.traces == 1
     assert counts(kept) == (0, 2, 0, 2), "the machine, and what XLA made of it"
-    second = packed(2.0)
+    second = traced_machine(2.0)
     same(stepped(second), expected)
     assert second.traces == 0
     assert counts(kept) == (2, 2, 0, 2)
@@ -192,8 +192,8 @@ def test_a_machine_that_is_not_known_for_certain_is_traced_at_each_start(
     kept: Entries, settings: dict[str, Any]
 ) -> None:
     """Where a trace warns, each start warns."""
-    expected = stepped(packed(2.0, **settings))
-    again = packed(2.0, **settings)
+    expected = stepped(traced_machine(2.0, **settings))
+    again = traced_machine(2.0, **settings)
     same(stepped(again), expected)
     assert again.traces == 1
 
@@ -203,8 +203,8 @@ def test_a_machine_that_does_not_run_is_not_kept(kept: Entries) -> None:
         weights = tf.zeros([tf.size(state["b"]) + 1])
         return {"a": tf.raw_ops.Bincount(arr=state["b"], size=tf.constant(3), weights=weights)}, s
 
-    machine = PackedFunction(
-        wrong, lambda f: tf.function(f, jit_compile=True, autograph=False), 1000, lambda _: "a" * 64
+    machine = TracedMachine(
+        wrong, lambda f: tf.function(f, jit_compile=True, autograph=False), True, lambda _: "a" * 64
     )
     with pytest.raises(tf.errors.OpError):
         machine(STATE, np.asarray(3))
@@ -213,7 +213,7 @@ def test_a_machine_that_does_not_run_is_not_kept(kept: Entries) -> None:
 
 @pytest.mark.parametrize("entry", ["garbage", "another format", "no graph"])
 def test_a_machine_that_cannot_be_read_is_traced_again(kept: Entries, entry: str) -> None:
-    expected = stepped(packed(2.0))
+    expected = stepped(traced_machine(2.0))
     key = "a" * 64
     sound = kept.get(key)
     assert sound is not None
@@ -225,6 +225,6 @@ def test_a_machine_that_cannot_be_read_is_traced_again(kept: Entries, entry: str
     np.savez(file, text=np.frombuffer(text, "uint8"), graph=np.frombuffer(graph, "uint8"))
     kept.put(key, b"garbage" if entry == "garbage" else file.getvalue())
     for traces in (1, 0):
-        again = packed(2.0)
+        again = traced_machine(2.0)
         same(stepped(again), expected)
         assert again.traces == traces

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -200,19 +199,6 @@ class SweepPlan:
         return due
 
 
-@dataclass(frozen=True)
-class Work:
-    """What a primitive does for one lane."""
-
-    products: float = 0.0
-    """Multiplications within products of matrices."""
-    elements: float = 0.0
-    """Elements that anything else computes."""
-
-    def __add__(self, other: Work) -> Work:
-        return Work(self.products + other.products, self.elements + other.elements)
-
-
 class Backend(Evaluator, Protocol):
     """Arrays, rows of stacks, vectorization and control flow of one array library.
 
@@ -225,9 +211,6 @@ class Backend(Evaluator, Protocol):
     """How programs run: "eager", and where the library has them "graph" and "xla"."""
     style: str
     """One of STYLES: how primitives run."""
-    on_host: int
-    """Arrays of a state with fewer elements start as NumPy arrays, and may be returned as such by a compiled machine;
-    0: none."""
 
     def asarray(self, value: Any, dtype: str) -> Array:
         """A value of the host as an array."""
@@ -259,9 +242,11 @@ class Backend(Evaluator, Protocol):
         `buffers` itself is left alone, and where the mask does not hold `rows` may be anything.
         """
 
-    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
-        """How much a primitive computes for one lane; None where that is not known, or does not determine the cost of a
-        dispatch."""
+    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> float | None:
+        """Multiplications within products of matrices, and elements that anything else computes, for one lane.
+
+        None where that is not known, or does not determine the cost of a dispatch.
+        """
 
     def rows_to_compute(self, mask: Array) -> Array | None:
         """Which lanes' inputs a primitive gets when it runs for the active lanes.
@@ -288,11 +273,8 @@ class Backend(Evaluator, Protocol):
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function of States and scalars as the mode runs it; it may be a PartFunction."""
 
-    def compile_machine(self, function: MachineFunction, plain: bool) -> CompiledMachine:
-        """A whole machine as the mode runs it; small arrays of its result may be on the host.
-
-        plain: a compiler loses nothing if it makes plain loops of all operations.
-        """
+    def compile_machine(self, function: MachineFunction) -> CompiledMachine:
+        """A whole machine as the mode runs it; arrays of its result may be on the host."""
 
     def sweep(self, plan: SweepPlan, state: State, budget: Array, leave_at: Array) -> tuple[State, Array]:
         """Sweep until at most `leave_at` lanes live on (their pc is not `plan.halted`) or `budget` sweeps were made.
@@ -302,26 +284,6 @@ class Backend(Evaluator, Protocol):
         The sweep counts for itself: `sweeps`, and for each block `executions` and the lanes served, `active`. Gives
         the state, in which at most the entries `plan.touches` differ, and how many sweeps were made.
         """
-
-
-class StateArrays:
-    """Makes the arrays of a state, outside compiled functions: small ones as NumPy arrays, if the backend wants
-    that."""
-
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-
-    def asarray(self, value: Any, dtype: str) -> Array:
-        """An array of a value, which is the state's own."""
-        if math.prod(np.shape(value)) < self.backend.on_host:
-            return np.array(value, dtype)
-        return self.backend.asarray(value, dtype)
-
-    def full(self, shape: Sequence[int], value: Any, dtype: str) -> Array:
-        """An array with the same value everywhere."""
-        if math.prod(shape) < self.backend.on_host:
-            return np.full(shape, value, dtype) if value else np.zeros(shape, dtype)
-        return self.backend.full(shape, value, dtype)
 
 
 @dataclass(frozen=True)

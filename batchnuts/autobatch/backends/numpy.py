@@ -27,7 +27,6 @@ from batchnuts.autobatch.backends.backend import (
     RowFunction,
     State,
     SweepPlan,
-    Work,
     sweep_on_host,
 )
 from batchnuts.autobatch.errors import unexpected_result
@@ -43,7 +42,6 @@ class NumpyBackend(Backend):
 
     name = "numpy"
     mode = "eager"
-    on_host = 0
 
     def __init__(self, style: str = "gather") -> None:
         self.style = style
@@ -148,7 +146,7 @@ class NumpyBackend(Backend):
         return buffers
 
     @override
-    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
+    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> float | None:
         # NumPy cannot look into a function
         return None
 
@@ -198,7 +196,7 @@ class NumpyBackend(Backend):
         return function
 
     @override
-    def compile_machine(self, function: MachineFunction, plain: bool) -> CompiledMachine:
+    def compile_machine(self, function: MachineFunction) -> CompiledMachine:
         # nothing to do
         return Interpreted(function)
 

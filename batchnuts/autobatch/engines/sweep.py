@@ -37,7 +37,7 @@ class SweepEngine(Engine):
             options.profiled,
             options.ends_early,
             options.identity,
-            compiled.costs,
+            compiled.costly_work,
         )
 
     @override

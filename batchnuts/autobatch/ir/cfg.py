@@ -101,6 +101,24 @@ def reachable(graph: ControlFlowGraph) -> frozenset[str]:
     return frozenset(seen)
 
 
+def depth_first(graph: ControlFlowGraph) -> tuple[str, ...]:
+    """All labels in reverse postorder of a depth-first walk through calls, so that few edges lead back; labels that it
+    does not reach come last."""
+    following = successors(graph)
+    seen, finished = {graph.entry}, []
+    path = [(graph.entry, iter(following[graph.entry]))]
+    while path:
+        label, remaining = path[-1]
+        target = next((x for x in remaining if x not in seen), None)
+        if target is None:
+            finished.append(label)
+            path.pop()
+        else:
+            seen.add(target)
+            path.append((target, iter(following[target])))
+    return (*reversed(finished), *(label for label in graph.labels if label not in seen))
+
+
 def simplify_graph(graph: ControlFlowGraph) -> ControlFlowGraph:
     """Drop unreachable blocks, skip empty ones that only jump, and join a block to its only predecessor.
 

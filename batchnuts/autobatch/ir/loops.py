@@ -1,9 +1,9 @@
-"""Loops of a control-flow graph: its strongly connected components, and those within them."""
+"""Loops of a control-flow graph: its strongly connected components."""
 
 from __future__ import annotations
 
 from batchnuts.autobatch.ir.cfg import successors
-from batchnuts.autobatch.ir.program import ControlFlowGraph, PushGotoOp
+from batchnuts.autobatch.ir.program import ControlFlowGraph
 
 Edges = dict[str, tuple[str, ...]]
 """For each label, where control may go next."""
@@ -43,34 +43,3 @@ def on_cycles(graph: ControlFlowGraph) -> frozenset[str]:
     return frozenset(
         label for part in components(graph.labels, following) if is_loop(part, following) for label in part
     )
-
-
-def innermost_loops(graph: ControlFlowGraph) -> dict[str, frozenset[str]]:
-    """For each block on a cycle within its own function, the blocks of the smallest loop around it.
-
-    A loop is a strongly connected component; what is still one without its first block is a loop within it (a weak
-    topological order).
-    """
-    following = successors(graph, through_calls=False)
-    innermost: dict[str, frozenset[str]] = {}
-
-    def look(labels: tuple[str, ...]) -> None:
-        for part in components(labels, following):
-            if is_loop(part, following):
-                innermost.update(dict.fromkeys(part, frozenset(part)))
-                look(part[1:])
-
-    look(graph.labels)
-    return innermost
-
-
-def calls_itself(graph: ControlFlowGraph, loop: frozenset[str]) -> bool:
-    """Whether some block of the loop makes a call in which control may come to that block again."""
-    following = successors(graph)
-    for label in loop:
-        terminator = graph.block(label).terminator
-        if isinstance(terminator, PushGotoOp):
-            inside = frozenset(graph.labels) - {terminator.resume_label}
-            if label in reached(terminator.target_label, following, inside):
-                return True
-    return False

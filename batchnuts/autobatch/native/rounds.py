@@ -135,7 +135,7 @@ class Loop:
             return dict(zip(self.inputs, last, strict=True)), go[0]
 
         function_of_state = MachineFunction(advance, self.inputs, lambda: _text(op, types), lanes, identity)
-        self._program = backend.compile_machine(function_of_state, plain=False)
+        self._program = backend.compile_machine(function_of_state)
 
     def _state(
         self, handle: np.ndarray, inputs: Sequence[np.ndarray], shared: Mapping[str, Any], rounds: bool = True

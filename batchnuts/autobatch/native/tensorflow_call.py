@@ -17,7 +17,6 @@ import numpy as np
 from llvmlite import ir
 
 from batchnuts.autobatch.backends.tensorflow.devices import has_accelerator
-from batchnuts.autobatch.backends.tensorflow.xla_flags import compile_small_loops_whole
 from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.native.compile import MachineCode, code_of
 from batchnuts.autobatch.native.types import I32, POINTER
@@ -97,7 +96,6 @@ def works() -> bool:
         _register()
         code = _copy()
         handle = np.array([code.address("copy"), 0], np.uint64)
-        compile_small_loops_whole(plain=False)  # before the first program of XLA's, which this is perhaps
         copy = tf.function(copied, jit_compile=True, autograph=False)
         answer: list[int] = copy(handle, np.array([TRIED], np.int32)).numpy().tolist()
     except Exception:  # of any of TensorFlow's parts

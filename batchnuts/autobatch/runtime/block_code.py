@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from batchnuts.autobatch.backends.backend import Array, Backend, State, StateArrays
+from batchnuts.autobatch.backends.backend import Array, Backend, State
 from batchnuts.autobatch.ir.dataflow import liveness
 from batchnuts.autobatch.ir.program import (
     RETURN_ADDRESS,
@@ -71,13 +71,9 @@ class MachineBlocks:
         self.shared = shared_arrays(program)
         self.blocks = {label: self._block(program.graph.block(label)) for label in labels}
 
-    def start(self, inputs: dict[str, Array], on_host: bool = True) -> State:
-        """The state before the first block; `inputs` maps the program's input variables to arrays [lanes, ...].
-
-        on_host: whether small arrays may start as NumPy's, where the backend wants that.
-        """
-        arrays: StateArrays | Backend = StateArrays(self.backend) if on_host else self.backend
-        lanes = self.lanes
+    def start(self, inputs: dict[str, Array]) -> State:
+        """The state before the first block; `inputs` maps the program's input variables to arrays [lanes, ...]."""
+        arrays, lanes = self.backend, self.lanes
         entry = self.index[self.program.graph.entry]
         state: State = {
             "pc": arrays.asarray(np.full(lanes, entry), "int32"),

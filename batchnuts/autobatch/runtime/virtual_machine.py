@@ -35,7 +35,6 @@ from batchnuts.autobatch.backends.backend import (
     Identity,
     MachineFunction,
     State,
-    StateArrays,
     SweepPlan,
 )
 from batchnuts.autobatch.ir.printer import show_program
@@ -44,7 +43,7 @@ from batchnuts.autobatch.ir.verify import check_lowered, require_inputs
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.language.shared import PREFIX
 from batchnuts.autobatch.runtime.block_code import MachineBlocks
-from batchnuts.autobatch.runtime.block_costs import Costs, block_work, costs_of
+from batchnuts.autobatch.runtime.costly_work import costly_work
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
 from batchnuts.autobatch.runtime.machine import CostlyRuns, MachineCounts, ResumableMachine, run_to_end
 from batchnuts.autobatch.scheduling.dispatch import Rule
@@ -91,7 +90,7 @@ class VirtualMachine(ResumableMachine):
     ends_early: see `scheduling.policies.ending_early`.
     identity: what the program depends on beside its text, its inputs' types and the files of this package, if that is
         known.
-    costs: of the program, where they are known.
+    work: of its costly primitives (`costly_work`), where it is known.
     """
 
     def __init__(
@@ -104,15 +103,14 @@ class VirtualMachine(ResumableMachine):
         profiled: bool = False,
         ends_early: bool = False,
         identity: Identity | None = None,
-        costs: Costs | None = None,
+        work: float | None = None,
     ) -> None:
         self.program = program
         self.backend = backend
         self.lanes = lanes
         self.stack_depth = stack_depth
-        work = functools.cache(lambda: block_work(program, backend) if costs is None else costs.work)
-        self._costs = costs
-        self.schedule = make_schedule(program, schedule, lambda: costs_of(program, work()))
+        self._work = work
+        self.schedule = make_schedule(program, schedule, self._costly_work)
         if ends_early:
             self.schedule = ending_early(program, self.schedule)
         self.policy = self.schedule.policy
@@ -146,11 +144,10 @@ class VirtualMachine(ResumableMachine):
             return {name: after[name] for name in plan.touches}, sweeps_made
 
         self._sweeps = advance
-        one_vector = lanes == 1 or (bool(work()) and not any(done.products for done in work().values()))
         self._identity = identity
 
         machine_function = MachineFunction(advance, plan.touches, self.text, lanes, identity)
-        self._advance = backend.compile_machine(machine_function, plain=one_vector)
+        self._advance = backend.compile_machine(machine_function)
 
     @functools.cached_property
     def buffers(self) -> frozenset[str]:
@@ -176,8 +173,11 @@ class VirtualMachine(ResumableMachine):
             self.schedule,
             self.profiled,
             identity=self._identity,
-            costs=self._costs,
+            work=self._work,
         )
+
+    def _costly_work(self) -> float | None:
+        return costly_work(self.program, self.backend) if self._work is None else self._work
 
     def _named(self, arguments: Any) -> dict[str, Array]:
         """The arguments by the program's input variables."""
@@ -211,8 +211,7 @@ class VirtualMachine(ResumableMachine):
         return text
 
     def _scalars(self, *numbers: int) -> tuple[Array, ...]:
-        arrays = StateArrays(self.backend)
-        return tuple(arrays.asarray(number, "int64") for number in numbers)
+        return tuple(self.backend.asarray(number, "int64") for number in numbers)
 
     @override
     def live(self, state: State) -> np.ndarray:
@@ -288,7 +287,7 @@ class VirtualMachine(ResumableMachine):
 
         max_sweeps: after these, lanes that have not halted get a fault.
         """
-        state = self.code.start(inputs, on_host=False)
+        state = self.code.start(inputs)
         limits = (self.backend.asarray(n, "int64") for n in (max_sweeps or np.iinfo(np.int64).max, 0))
         state |= self._sweeps(state, *limits)[0]
         if max_sweeps is not None:

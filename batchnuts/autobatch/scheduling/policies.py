@@ -1,48 +1,49 @@
-"""Policies: how the schedule of a program is made from its blocks, what they cost, and where lanes go between them."""
+"""Policies: how the schedule of a program is made from its blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
 from batchnuts.autobatch.errors import OptionError
+from batchnuts.autobatch.ir.cfg import depth_first
 from batchnuts.autobatch.ir.loops import on_cycles
-from batchnuts.autobatch.ir.program import PrimOp, Program
-from batchnuts.autobatch.scheduling.lane_flow import LaneFlow, Vector, counted_flow, estimated_flow
+from batchnuts.autobatch.ir.program import COPY, Block, PrimOp, Program
 from batchnuts.autobatch.scheduling.schedule import PATIENCE, Schedule, Slot
-from batchnuts.autobatch.scheduling.sweep_search import DISPATCH, GATED_PATIENCE, best_sweep, drain_price, sweep_gates
 
 POLICIES = ("auto", "earliest", "most_active", "sweep", "drain")
 
 ENDING = 0.25
 """The share of the live lanes that has to wait at the end before `ending_early` lets them halt."""
 
-Costs = Mapping[str, float]
-"""By label, what one dispatch of a block costs, in microseconds."""
+GATE = 0.35
+"""The gate of blocks that compute: at most two of them can have their share of the live lanes at once."""
+
+GATED_PATIENCE = 512
+"""The patience of schedules with such gates, which costs NUTS less than one per cent."""
+
+COSTLY_WORK = 400_000
+"""Multiplications and elements that the costly primitives compute for one lane above which it pays to wait for all
+lanes: fewer of their runs, and up to four times as many dispatches in all (docs/decisions/0070)."""
 
 
 def make_schedule(
     program: Program,
     schedule: str | Schedule = "auto",
-    costs: Callable[[], Costs] | None = None,
-    served: Mapping[str, int] | None = None,
+    work: Callable[[], float | None] | None = None,
 ) -> Schedule:
     """The schedule of a lowered program by a policy's name, or one made by hand; every slot has its gate.
 
         earliest     one group per block, in the program's order: always the earliest block, [R] Algorithm 2
         most_active  one group; always the block at which most lanes wait
-        sweep        one group; how often each block stands in it, and where, are what a model of the lanes finds best;
-                     expensive blocks wait for a third of the lanes (`scheduling/sweep_search.py`)
+        sweep        one group, each block once, in the order in which lanes come to them; where the program has no
+                     gates of its own, blocks on cycles that compute wait for a third of the lanes
         drain        control blocks; then blocks with a costly primitive; then blocks on no cycle (what runs once, at
                      the end): control drains until every live lane waits for the costly primitive
-        auto         where a primitive is declared costly, `sweep` or `drain`, whichever the model finds better (without
-                     costs, `drain`); else `earliest`
+        auto         where a primitive is declared costly, `sweep` or, if it computes much or nobody knows how much,
+                     `drain`; else `earliest`
 
-    `costs` gives the costs of blocks for the model, and is called only if needed. Without it, or where it is empty,
-    `sweep` assumes that all blocks cost the same. `served` is the number of lanes that each block has served in a run:
-    the model then uses these counts in place of guesses.
+    `work` gives what the costly primitives compute for one lane (`costly_work`); it is called only if needed.
 
     Raises OptionError for an unknown policy, or for a schedule that leaves out a block or names an unknown one.
     """
@@ -52,19 +53,18 @@ def make_schedule(
     if policy not in POLICIES:
         raise OptionError(f"schedule must be one of {', '.join(POLICIES)}, or a Schedule; found {policy!r}")
     labels, costly = program.graph.labels, costly_blocks(program)
-    if policy == "auto" and not costly:
-        policy = "earliest"
+    if policy == "auto":
+        known = work() if work is not None and costly else None
+        policy = "earliest" if not costly else "drain" if known is None or known > COSTLY_WORK else "sweep"
     match policy:
         case "earliest":
             result = Schedule(((label,) for label in labels), policy=policy, patience=None)
         case "most_active":
             result = Schedule((labels,), choose="most_active", policy=policy)
         case "sweep":
-            result, _ = _sweep(program, costs() if costs is not None else {}, _flow(program, served))
-        case "drain":
-            result = _drain(program)
+            result = _sweep(program)
         case _:
-            result = _cheaper(program, costs() if costs is not None else {}, _flow(program, served))
+            result = _drain(program)
     return _fitted(program, result)
 
 
@@ -81,14 +81,9 @@ def ending_early(program: Program, schedule: Schedule) -> Schedule:
 
     Under `drain` they wait at the end for all others, which is best unless their lanes are reused. Here blocks that run
     once are in the group of the control blocks, and run when a share of ENDING of the live lanes waits for them: with n
-    lanes, about 1 + log(n) / ENDING times. In a `sweep` they have no gate except the program's own; blocks on a cycle
-    keep their gates. Any other schedule stays as it is.
+    lanes, about 1 + log(n) / ENDING times. Any other schedule stays as it is.
     """
     cyclic = on_cycles(program.graph)
-    if schedule.policy == "sweep":
-        own = {block.label: block.gate for block in program.graph.blocks if block.label not in cyclic}
-        ungated = [[replace(s, gate=own.get(s.label, s.gate)) for s in group] for group in schedule.groups]
-        return Schedule(ungated, schedule.choose, schedule.policy, schedule.patience)
     if schedule.policy != "drain":
         return schedule
     ends = [replace(slot, gate=slot.gate or ENDING) for slot in schedule.slots if slot.label not in cyclic]
@@ -97,38 +92,17 @@ def ending_early(program: Program, schedule: Schedule) -> Schedule:
     return Schedule([[*first, *ends], *rest], schedule.choose, schedule.policy, schedule.patience)
 
 
-def _flow(program: Program, served: Mapping[str, int] | None) -> LaneFlow:
-    return estimated_flow(program.graph) if served is None else counted_flow(program.graph, served)
+def _sweep(program: Program) -> Schedule:
+    # closed gates open where no block has its share, so further ones would open those of `sync` too early
+    own = any(block.gate for block in program.graph.blocks)
+    waiting = frozenset() if own else on_cycles(program.graph)
+    blocks = map(program.graph.block, depth_first(program.graph))
+    slots = [Slot(block.label, GATE if block.label in waiting and _computes(block) else None) for block in blocks]
+    return Schedule([slots], policy="sweep", patience=PATIENCE if own else GATED_PATIENCE)
 
 
-def _sweep(program: Program, costs: Costs, flow: LaneFlow) -> tuple[Schedule, float]:
-    """The model's best sweep, with gates for expensive blocks, and the model's price of it without these."""
-    labels = program.graph.labels
-    vector = _as_vector(program, costs)
-    sweep, price, gathered = best_sweep(flow, vector)
-    own = {block.label for block in program.graph.blocks if block.gate}  # `sync` has set when these run
-    gate_of = {
-        label: float(gate)
-        for label, gate in zip(labels, sweep_gates(sweep, vector, gathered))
-        if gate and label not in own
-    }
-    slots = [Slot(labels[b], gate_of.get(labels[b])) for b in sweep.slots]
-    patience = GATED_PATIENCE if gate_of else PATIENCE
-    return Schedule([slots], policy="sweep", patience=patience), price
-
-
-def _cheaper(program: Program, costs: Costs, flow: LaneFlow) -> Schedule:
-    """`sweep` or `drain`, by the model's prices."""
-    if costs:
-        sweep, price = _sweep(program, costs, flow)
-        costly = [program.graph.labels.index(label) for label in costly_blocks(program)]
-        if price < drain_price(flow, _as_vector(program, costs), costly):
-            return sweep
-    return _drain(program)
-
-
-def _as_vector(program: Program, costs: Costs) -> Vector:
-    return np.array([costs.get(label, DISPATCH) for label in program.graph.labels])
+def _computes(block: Block) -> bool:
+    return any(isinstance(op, PrimOp) and op.function is not COPY for op in block.ops)
 
 
 def _fitted(program: Program, schedule: Schedule) -> Schedule:

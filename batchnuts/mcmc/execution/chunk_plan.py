@@ -6,13 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from batchnuts.autobatch.machine import LaneProgram, engine_infos, processors, use_own_threads
+from batchnuts.autobatch.machine import COSTLY_WORK, LaneProgram, engine_infos, processors, use_own_threads
 from batchnuts.mcmc.execution.call_runner import TRANSITIONS_PER_CALL
 from batchnuts.mcmc.kernel.sample_statistics import draw_bytes
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
-
-COSTLY_WORK = 400_000
-"""Multiplications and elements of one chain's gradient above which wide matrices are faster (decisions/0009)."""
 
 COSTLY_CHUNK_LANES = 128
 """Chains of a chunk at most, where the gradient costs most of the time."""

@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import batch
-from batchnuts.autobatch.machine import LaneProgram, engine_infos
+from batchnuts.autobatch.machine import COSTLY_WORK, LaneProgram, engine_infos
 from batchnuts.disk_cache.folder import current
 from batchnuts.disk_cache.identity import digest_of, surroundings
-from batchnuts.mcmc.execution.chunk_plan import COSTLY_WORK, MAX_WIDTH, chains_alone, divide, maximum_width
+from batchnuts.mcmc.execution.chunk_plan import MAX_WIDTH, chains_alone, divide, maximum_width
 from batchnuts.mcmc.execution.density_identity import density_identity
 from batchnuts.mcmc.execution.evaluation import Checked
 from batchnuts.mcmc.execution.lane_program import lane_program

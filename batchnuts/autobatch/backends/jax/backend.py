@@ -32,7 +32,6 @@ from batchnuts.autobatch.backends.backend import (
     RowFunction,
     State,
     SweepPlan,
-    Work,
     sweep_on_host,
 )
 from batchnuts.autobatch.backends.expression_work import work_of
@@ -62,7 +61,6 @@ class JaxBackend(Backend, LaneCounts):
     """
 
     name = "jax"
-    on_host = 0
 
     def __init__(self, mode: str = "xla", style: str = "masking") -> None:
         if mode not in MODES:
@@ -173,11 +171,11 @@ class JaxBackend(Backend, LaneCounts):
 
     @override
     @with_64_bits
-    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
+    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> float | None:
         if self.mode != "xla":  # the cost of a dispatch is that of starting its functions
             return None
         if function is COPY:
-            return Work()
+            return 0.0
         return primitive_work(function, inputs) if function.body is None else work_of(function.body)
 
     @override
@@ -216,7 +214,7 @@ class JaxBackend(Backend, LaneCounts):
         return with_64_bits(Jitted(function))
 
     @override
-    def compile_machine(self, function: MachineFunction, plain: bool) -> CompiledMachine:
+    def compile_machine(self, function: MachineFunction) -> CompiledMachine:
         if self.mode == "eager":
             return Interpreted(with_64_bits(function))
         return JitMachine(function)

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 
 from batchnuts.autobatch.backends.abstract import TRACED_LANES
-from batchnuts.autobatch.backends.backend import Work
 from batchnuts.autobatch.ir.program import Primitive, TensorType
 from batchnuts.autobatch.language.pytree import flatten
 
@@ -17,7 +16,7 @@ FREE = {"reshape", "squeeze", "broadcast_in_dim", "expand_dims", "stop_gradient"
 """Primitives that compute nothing."""
 
 
-def primitive_work(function: Primitive, inputs: tuple[TensorType, ...]) -> Work:
+def primitive_work(function: Primitive, inputs: tuple[TensorType, ...]) -> float:
     """Estimate the work of a primitive from its trace, which is made within `enable_x64`.
 
     A rough measure: a loop counts once, a branch with all arms.
@@ -28,13 +27,12 @@ def primitive_work(function: Primitive, inputs: tuple[TensorType, ...]) -> Work:
     def arrays(*values: Any) -> list[Any]:
         return [leaf for result in function.call(*values) for leaf in flatten(result)[0] if isinstance(leaf, jax.Array)]
 
-    work = _work(jax.make_jaxpr(arrays)(*specs).jaxpr)
-    return Work(work.products / lanes, work.elements / lanes)
+    return _work(jax.make_jaxpr(arrays)(*specs).jaxpr) / lanes
 
 
-def _work(jaxpr: Any) -> Work:
+def _work(jaxpr: Any) -> float:
     """The work in a jaxpr and in those that it calls."""
-    total = Work()
+    total = 0.0
     for equation in jaxpr.eqns:
         called = list(called_by(equation))
         for inner in called:
@@ -43,9 +41,9 @@ def _work(jaxpr: Any) -> Work:
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
             shape = equation.invars[0].aval.shape
-            total += Work(products=size * math.prod(shape[axis] for axis in contracted))
+            total += size * math.prod(shape[axis] for axis in contracted)
         elif equation.primitive.name not in FREE and not called:
-            total += Work(elements=size)
+            total += size
     return total
 
 

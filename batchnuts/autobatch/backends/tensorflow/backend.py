@@ -31,15 +31,13 @@ from batchnuts.autobatch.backends.backend import (
     RowFunction,
     State,
     SweepPlan,
-    Work,
     sweep_on_host,
 )
 from batchnuts.autobatch.backends.expression_work import work_of
 from batchnuts.autobatch.backends.tensorflow.cached_programs import settings_of_process
 from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
-from batchnuts.autobatch.backends.tensorflow.packing import SMALL, PackedFunction
+from batchnuts.autobatch.backends.tensorflow.machine import TracedMachine
 from batchnuts.autobatch.backends.tensorflow.work_estimate import primitive_work
-from batchnuts.autobatch.backends.tensorflow.xla_flags import compile_small_loops_whole
 from batchnuts.autobatch.errors import OptionError
 from batchnuts.autobatch.ir.program import COPY, Primitive, TensorType
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
@@ -58,9 +56,6 @@ VECTORIZERS: dict[str, Callable[..., Any]] = {
 FEW = 1 << 15
 """Arrays of up to this many elements are copied from NumPy faster than an operation fills them: its call takes 30
 microseconds, and in a graph it is three nodes."""
-
-LOOP_SHARE = 4
-"""The share of the bytes of a small loop that may be packed: unpacking reads and writes them."""
 
 LONGEST_SUM = 32
 """Rows that XLA's compiler for processors sums in one plain loop."""
@@ -88,7 +83,6 @@ class TensorFlowBackend(Backend, LaneCounts):
         if vectorizer not in VECTORIZERS:
             raise OptionError(f"vectorizer must be one of {', '.join(VECTORIZERS)}; found {vectorizer!r}")
         self.mode = mode
-        self.on_host = 0 if mode == "eager" else SMALL
         self.style = style
         self.vectorizer = vectorizer
 
@@ -197,11 +191,11 @@ class TensorFlowBackend(Backend, LaneCounts):
             return tf.reshape(self.put_rows(flat, slots, values), buffers.shape)
 
     @override
-    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
+    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> float | None:
         if self.mode != "xla":  # the cost of a dispatch is that of starting its TensorFlow ops
             return None
         if function is COPY:
-            return Work()
+            return 0.0
         return primitive_work(function, inputs) if function.body is None else work_of(function.body)
 
     @override
@@ -252,27 +246,21 @@ class TensorFlowBackend(Backend, LaneCounts):
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if self.mode == "eager":
             return function
-        if self.mode == "xla":
-            compile_small_loops_whole(plain=False)  # unless a machine has set it
         return _traced(function, jit_compile=self.mode == "xla")
 
     @override
-    def compile_machine(self, function: MachineFunction, plain: bool) -> CompiledMachine:
-        # small arrays are packed, under XLA only if they have few bytes in all
+    def compile_machine(self, function: MachineFunction) -> CompiledMachine:
         if self.mode == "eager":
             return Interpreted(function)
-        if self.mode == "graph":
-            return PackedFunction(function, self.compile, None)
-        most = compile_small_loops_whole(plain) // LOOP_SHARE
         identity, lanes = function.identity, function.lanes
         beside_gpu = bool(tf.config.list_physical_devices("GPU"))  # there programs have no sessions
-        if identity is None or PROCESS.programs is None or beside_gpu:
-            return PackedFunction(function, self.compile, most)
+        if self.mode == "graph" or identity is None or PROCESS.programs is None or beside_gpu:
+            return TracedMachine(function, self.compile, sessions=self.mode == "xla")
 
         def second_key(types: str) -> str | None:
             return identity.key(function.text(), types, self.vectorizer, settings_of_process(), lanes=lanes)
 
-        return PackedFunction(function, self.compile, most, second_key, identity.is_unchanged)
+        return TracedMachine(function, self.compile, True, second_key, identity.is_unchanged)
 
     @override
     def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
