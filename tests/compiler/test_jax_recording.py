@@ -53,7 +53,9 @@ def walk(q: Any, reverse: bool = False) -> Any:
 
 SCALARS: dict[str, Callable[[Any], Any]] = {
     **{name: getattr(lax, name) for name in ("exp", "log1p", "expm1", "sin", "cos", "tan", "tanh", "logistic", "erf")},
-    **{name: getattr(lax, name) for name in ("square", "abs", "sign", "erfc", "sinh", "cosh", "asinh", "rsqrt")},
+    **{
+        name: getattr(lax, name) for name in ("square", "exp2", "abs", "sign", "erfc", "sinh", "cosh", "asinh", "rsqrt")
+    },
     **{name: getattr(lax, name) for name in ("log", "sqrt", "lgamma")},
     "atanh": lambda x: lax.atanh(0.9 * jnp.tanh(x)),
     "erf_inv": lambda x: lax.erf_inv(0.9 * jnp.tanh(x)),
@@ -84,6 +86,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "rows and columns": lambda q: jnp.sum(
         q.reshape(2, 3)[:, jnp.array([0, 2, 2])] * q.reshape(3, 2)[jnp.array([0, 1])].T[:, :1]
     ),
+    "repeated and tiled": lambda q: jnp.sum(jnp.tile(q[:3], (2, 2)) ** 2 * jnp.repeat(q, 2).reshape(2, 6)),
     "set and add": lambda q: jnp.sum(q.at[2].set(q[0] * 3).at[jnp.array([1, 1])].add(q[:2]) ** 2),
     "reshape and transpose": lambda q: jnp.sum(q.reshape(1, 2, 3).transpose(2, 0, 1)[::2] ** 3),
     "concatenate, stack and split": lambda q: (

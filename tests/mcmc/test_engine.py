@@ -78,10 +78,10 @@ def test_what_a_density_returns_is_said_before_it_is_differentiated(density: Any
 
 def test_few_chains_have_larger_gradients_in_machine_code() -> None:
     """Many share the products of the array library."""
-    matrix = np.eye(200, dtype="float32")
-    model = Model.from_function(lambda q: -0.5 * ops.matmul(q, ops.matmul(matrix, q)), dimension=200)
+    matrix = np.eye(300, dtype="float32")
+    model = Model.from_function(lambda q: -0.5 * ops.matmul(q, ops.matmul(matrix, q)), dimension=300)
     for chains, place in ((4, "in machine code"), (1_024, "by JAX")):
-        library, _ = choose_density_library(model, ExecutionSettings(), np.ones(200), chains)
+        library, _ = choose_density_library(model, ExecutionSettings(), np.ones(300), chains)
         assert library.reason.startswith(f"with gradients {place}, because"), chains
 
 

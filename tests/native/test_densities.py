@@ -126,7 +126,7 @@ def test_models_of_jax_libraries_have_the_gradients_of_jax(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(TOO_LARGE))
 def test_other_packaged_models_go_to_a_library_and_say_why(name: str) -> None:
     model = packaged(name, "float32")
-    with pytest.raises(NotEmitted, match=r"calls functions|operations, more than"):
+    with pytest.raises(NotEmitted, match="calls functions"):
         density_expression(model, position_type(model), 64, tensor_library("jax"))
     found, execution = choose_density_library(
         model, ExecutionSettings(), model.initial_positions(np.random.default_rng(0), 1)[0], 64
@@ -158,7 +158,7 @@ def test_functions_of_ops_and_of_jax_in_one_density() -> None:
     ("density", "why"),
     [
         (lambda q: -jnp.sum(q**2) + jnp.sort(q)[0] + ops.sum(q), "it calls functions that machine code is not made of"),
-        (lambda q: -0.5 * jnp.sum((jnp.eye(200)[:, :2] @ q) ** 2 * jnp.arange(9_000.0)[:, None]), "its gradient takes"),
+        (lambda q: -0.5 * jnp.sum((jnp.tile(q, 200) @ jnp.eye(400)) ** 2), "its products of matrices"),
     ],
 )
 def test_what_is_no_machine_code_is_sampled_by_the_library_and_said(density: Any, why: str) -> None:

@@ -126,13 +126,15 @@ class Expression:
         return (*self.inputs, *(type_ for node in self.nodes for type_ in node.types))
 
     @functools.cached_property
-    def work(self) -> int:
-        """Elements of what its nodes compute; of matrix products, multiplications."""
-        work = 0
-        for node in self.nodes:
-            elements = sum(type_.size for type_ in node.types)
-            work += elements * (self.type_of(node.arguments[0]).shape[-1] if node.function == "matmul" else 1)
-        return work
+    def elements(self) -> int:
+        """Elements of what its nodes compute."""
+        return sum(type_.size for node in self.nodes for type_ in node.types)
+
+    @functools.cached_property
+    def products(self) -> int:
+        """Multiplications within its products of matrices."""
+        products = (node for node in self.nodes if node.function == "matmul")
+        return sum(node.types[0].size * self.type_of(node.arguments[0]).shape[-1] for node in products)
 
     def type_of(self, operand: Ref | Constant) -> TensorType:
         """The type of an operand."""

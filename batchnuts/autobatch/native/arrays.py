@@ -20,7 +20,7 @@ import numpy as np
 from llvmlite import ir
 
 from batchnuts.autobatch.native.functions import declared
-from batchnuts.autobatch.native.regions import accessed, moved
+from batchnuts.autobatch.native.regions import Allocations, accessed, moved
 from batchnuts.autobatch.native.scalars import cast
 from batchnuts.autobatch.native.sizes import FIXED, Extents, Size, SizeReader
 from batchnuts.autobatch.native.types import DTYPES, I1, I8, I64, POINTER, element_type, integer, number
@@ -61,10 +61,16 @@ class Array:
 
 
 class Emitter:
-    """Emits instructions at one place of a function. scratch: a pointer to the lane's scratch memory."""
+    """Emits instructions at one place of a function. scratch: a pointer to the lane's scratch memory.
 
-    def __init__(self, builder: ir.IRBuilder, scratch: Any, extents: Extents = FIXED) -> None:
+    allocations: makes what is allocated there known to LLVM as apart, where no two arrays have one place.
+    """
+
+    def __init__(
+        self, builder: ir.IRBuilder, scratch: Any, extents: Extents = FIXED, allocations: Allocations | None = None
+    ) -> None:
         self.builder = builder
+        self.allocations = allocations
         self.scratch = scratch
         self.extents = extents
         self.size = SizeReader(builder)
@@ -167,6 +173,8 @@ class Emitter:
             self._allocated.append(small)
             return small
         pointer = self.at(self.scratch, self.scratch_bytes)
+        if self.allocations is not None:
+            pointer = self.allocations.mark(self.builder.gep(pointer, [integer(0)], source_etype=I8))
         self.scratch_bytes += -(-count // ALIGNMENT) * ALIGNMENT
         self.most_scratch = max(self.most_scratch, self.scratch_bytes)
         self._allocated.append(pointer)

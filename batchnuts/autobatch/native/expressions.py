@@ -6,6 +6,7 @@ indices. Reductions, products and sums along an axis are loops at their place.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from batchnuts.autobatch.ir.expression import Argument, Constant, Expression, No
 from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.native import scalars
 from batchnuts.autobatch.native.arrays import Array, Element, Emitter, Index, broadcast, zeros
+from batchnuts.autobatch.native.materialize import is_flat, materialized
 from batchnuts.autobatch.native.matrices import times_constant_matrix
 from batchnuts.autobatch.native.sizes import sized_expression
 from batchnuts.autobatch.native.types import DTYPES, element_type, integer, is_float, number
@@ -30,8 +32,10 @@ SUM = ("reassoc",)
 def emit(em: Emitter, expression: Expression, inputs: Sequence[Array]) -> list[Array]:
     """The results of an expression, each a scalar or in memory."""
     values = list(inputs)
-    for node in sized_expression(expression, em.extents).nodes:
-        values += emit_node(em, node, [_read(em, argument, values) for argument in node.arguments])
+    written = materialized(expression, ELEMENTWISE)
+    for place, node in enumerate(sized_expression(expression, em.extents).nodes):
+        results = emit_node(em, node, [_read(em, argument, values) for argument in node.arguments])
+        values += em.in_memory(*results) if place in written else results
     return em.in_memory(*(_read(em, output, values) for output in expression.outputs))
 
 
@@ -97,7 +101,30 @@ def _elementwise(em: Emitter, node: Node, arguments: list[Any]) -> Array:
 
     if type_.size == 1:
         return em.scalar(_dtype(type_), compute(zeros(type_.shape)), type_.shape)
+    if is_flat(node):
+        return _flat(em, node, operands)
     return _delayed(em, type_, compute)
+
+
+def _flat(em: Emitter, node: Node, operands: Sequence[Array]) -> Array:
+    """All elements in one loop over memory: LLVM vectorizes loops over rows too, but computes what is left of each row
+    one by one."""
+    (type_,) = node.types
+    whole = [
+        operand if operand.size == 1 or operand.shape == type_.shape
+        else Array(operand.dtype, type_.shape, functools.partial(broadcast, operand))
+        for operand in operands
+    ]  # fmt: skip
+    rows = [
+        array if array.size == 1 else em.memory(array.dtype, (type_.size,), array.pointer)
+        for array in em.in_memory(*whole)
+    ]
+    dtype = _dtype(type_)
+    pointer = em.allocate(type_.size * dtype.itemsize)
+    with em.loop(type_.size) as i:
+        elements = [row.element((i,) if row.size > 1 else zeros(row.shape)) for row in rows]
+        em.store(_element(em, node, rows, elements), em.at(pointer, em.offset((i,), (type_.size,), dtype)))
+    return em.memory(dtype, type_.shape, pointer)
 
 
 def _delayed(em: Emitter, type_: TensorType, compute: Callable[[Index], Element]) -> Array:

@@ -23,6 +23,7 @@ from batchnuts.autobatch.lru_cache import LruCache
 from batchnuts.autobatch.native import expressions
 from batchnuts.autobatch.native.arrays import Array, Emitter
 from batchnuts.autobatch.native.compile import MachineCode, code_of, in_background
+from batchnuts.autobatch.native.regions import Allocations
 from batchnuts.autobatch.native.types import I8, I64, POINTER, integer
 
 COMPUTE = "compute"
@@ -64,7 +65,8 @@ def _make(expression: Expression) -> Outlined:
     *pointers, scratch = function.args
     size = ir.GlobalVariable(module, I64, "size")
     size.global_constant, size.linkage, size.type = True, "internal", POINTER
-    em = Emitter(b, b.gep(scratch, [b.neg(b.load(size, typ=I64))], inbounds=True, source_etype=I8))
+    memory = b.gep(scratch, [b.neg(b.load(size, typ=I64))], inbounds=True, source_etype=I8)
+    em = Emitter(b, memory, allocations=Allocations(module))
     given, results = pointers[: len(expression.inputs)], pointers[len(expression.inputs) :]
     typed = zip(expression.inputs, given)
     inputs = [em.loaded(np.dtype(type_.dtype), type_.shape, pointer) for type_, pointer in typed]

@@ -29,6 +29,27 @@ class Regions:
         return pointer
 
 
+class Allocations:
+    """Regions that are made one after another: each access says that it is in none of the earlier ones."""
+
+    MOST = 100
+    """Others are told nothing: each has a list of all before it."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self._module = module
+        self._domain = module.add_metadata(["allocations"])
+        self._scopes: list[Any] = []
+
+    def mark(self, pointer: Any) -> Any:
+        """The pointer, as one into a region of its own."""
+        if len(self._scopes) < self.MOST:
+            scope = self._module.add_metadata([f"allocation {len(self._scopes)}", self._domain])
+            others = self._module.add_metadata(self._scopes)
+            pointer.region = (self._module.add_metadata([scope]), others)
+            self._scopes.append(scope)
+        return pointer
+
+
 def moved(pointer: Any, source: Any) -> Any:
     """The pointer, as one into the region of another, if that has one."""
     if region := getattr(source, "region", None):

@@ -17,10 +17,13 @@ from batchnuts.autobatch.machine import (
 )
 from batchnuts.mcmc.model.model import Model
 
-MOST_WORK, MOST_WORK_OF_FEW, FEW = 15_000, 300_000, 16
-"""Elements and multiplications up to which a gradient is computed for one chain at a time: of many chains, and of up to
-FEW. What is more gains by the array library's products over chains, of which one call serves few chains no better
-(docs/decisions/0068-gradients-of-expressions.md)."""
+MOST_ELEMENTS = 5_000_000
+"""Elements up to which a gradient is machine code: one of more takes milliseconds on any engine."""
+
+MOST_PRODUCTS, PRODUCTS_FOR_AN_ELEMENT, FEW = 65_000, 25, 16
+"""Multiplications in products of matrices up to which a gradient is machine code for more than FEW chains, and how many
+there may be for each element of what else is computed. An array library multiplies for all chains at once, and is
+slower at all else (docs/decisions/0072-gradients-of-any-size.md)."""
 
 
 class NotEmitted(Exception):
@@ -76,7 +79,10 @@ def density_expression(
         expression = expression_of_library(library, model.flat_log_density, position)
     if expression is None:
         raise NotEmitted("it calls functions that machine code is not made of")
-    most = MOST_WORK if chains is None or chains > FEW else MOST_WORK_OF_FEW
-    if expression.work > most:
-        raise NotEmitted(f"its gradient takes {expression.work:,} operations, more than {most:,}")
+    elements, products = expression.elements, expression.products
+    if elements > MOST_ELEMENTS:
+        raise NotEmitted(f"its gradient computes {elements:,} numbers, more than {MOST_ELEMENTS:,}")
+    few = chains is not None and chains <= FEW
+    if not few and products > MOST_PRODUCTS and products > PRODUCTS_FOR_AN_ELEMENT * elements:
+        raise NotEmitted(f"its products of matrices ({products:,} multiplications) gain by many chains at once")
     return expression

@@ -192,7 +192,7 @@ def choose_density_library(
     return _installed(model, DensityLibrary(library, "")), execution
 
 
-_ALONE = "with gradients in machine code, because the log-density is a small one, written with ops"
+_ALONE = "with gradients in machine code, because the log-density is written with ops"
 
 
 def confirmed(density_library: DensityLibrary, at_start: Evaluated) -> DensityLibrary:
@@ -233,7 +233,7 @@ def _of_gradients(density_library: DensityLibrary, model: Model, chains: int | N
     except NotEmitted as why:
         reason = f"with gradients by {_title(name)}, {density_library.reason}; not in machine code, because {why}"
         return DensityLibrary(name, reason)
-    reason = f"with gradients in machine code, because the log-density is a small one, as {_title(name)} records it"
+    reason = f"with gradients in machine code, because it can be made of what {_title(name)} traces of the log-density"
     return DensityLibrary(name, reason, in_machine_code=True, expression=expression)
 
 

@@ -89,6 +89,13 @@ def _pad(equation: Equation, x: Array, value: Array) -> Array:
     return x
 
 
+def _tiled(equation: Equation, x: Array) -> Array:
+    (x,) = wholes(equation, [x])
+    shape = shape_of(x)
+    numbers = np.arange(math.prod(shape)).reshape(shape)
+    return rearranged(x, np.tile(numbers, tuple(map(int, equation.params["reps"]))))
+
+
 def _slice(equation: Equation, x: Array) -> Array:
     (x,) = wholes(equation, [x])
     starts, limits = equation.params["start_indices"], equation.params["limit_indices"]
@@ -218,6 +225,7 @@ RULES: dict[str, Rule] = {
     "split": _split,
     "unstack": _unstack,
     "pad": _pad,
+    "tile": _tiled,
     "slice": _slice,
     "rev": _reversed,
     "iota": _iota,

@@ -164,6 +164,7 @@ RULES: dict[str, Rule] = {
     "round": _round,
     "erfc": _erfc,
     "rsqrt": _rsqrt,
+    "exp2": lambda equation, x: F.exp(F.multiply(x, number(math.log(2), x))),
     "sinh": _sinh,
     "cosh": _cosh,
     "asinh": _asinh,
