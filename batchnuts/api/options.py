@@ -70,10 +70,10 @@ class Options(TypedDict, total=False):
     metric_rank: int
     """maximum number of corrected directions of the metric low_rank. Default: 16."""
     backend: Literal["auto", "native", "native_tensorflow", "native_numpy", "jax", "tensorflow", "numpy"]
-    """native runs each chain in machine code, with gradients by the library of the density, or in machine code too
-    where it is small and written with ops; native_tensorflow and native_numpy are these with TensorFlow's gradients,
-    and with none of a library; the others run the virtual machine on that array library. auto: native on a processor,
-    else jax or tensorflow. Default: 'auto'."""
+    """native runs each chain in machine code, with gradients in machine code too, of densities written with ops or
+    JAX, or by the library of the density; native_tensorflow and native_numpy are these with TensorFlow's gradients, and
+    with none of a library; the others run the virtual machine on that array library. auto: native on a processor, else
+    jax or tensorflow. Default: 'auto'."""
     chunk_lanes: int | None
     """chains that run together as one batch; null: a number that suits the processor. Default: None."""
     max_stack_depth: int | None

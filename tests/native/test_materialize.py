@@ -32,6 +32,8 @@ def expression_of(function: Callable[[Any], Any], size: int = 40) -> Expression:
         (lambda q: ops.sum(ops.exp(q)) + ops.sum(ops.exp(q) * q), ["exp"]),
         (lambda q: ops.sum(ops.exp(q) * q) + ops.max(ops.exp(q) - q), ["exp"]),
         (lambda q: ops.sum(q * 2.0) + ops.max(q * 2.0), []),
+        (lambda q: ops.sum(q**2.0) + ops.max(q**2.0), []),
+        (lambda q: ops.sum(q**2.5) + ops.max(q**2.5), ["power"]),
         (lambda q: ops.sum(ops.take(ops.log(q[:3]), INDEX)), ["log"]),
         (lambda q: ops.sum(ops.take(2.0 * q[:3], INDEX)), []),
         (lambda q: ops.cumsum(ops.tanh(q)), ["tanh"]),

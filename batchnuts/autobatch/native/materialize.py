@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from batchnuts.autobatch.ir.expression import Expression, Node, Ref, operands
+from batchnuts.autobatch.ir.expression import Constant, Expression, Node, Ref, operands
 
 COSTLY = frozenset(
     {
@@ -23,6 +23,9 @@ COSTLY = frozenset(
     }
 )
 """Functions that take tens of instructions."""
+
+PRODUCTS = frozenset({1.0, 2.0, 3.0, -1.0, 0.5})
+"""Known exponents of powers that are products, quotients or roots (powers.py)."""
 
 MOVING = frozenset({"transpose", "parts_of_last_axis", "item", "gather"})
 """Functions whose elements are those of another array."""
@@ -35,10 +38,17 @@ FEW = 16
 """Elements below which a loop over rows is as well."""
 
 
+def is_costly(node: Node) -> bool:
+    """Whether an element takes tens of instructions; a power that is a product does not."""
+    if node.function == "power" and isinstance(exponent := node.arguments[1], Constant) and not exponent.type.shape:
+        return float(exponent.array) not in PRODUCTS
+    return node.function in COSTLY
+
+
 def is_flat(node: Node) -> bool:
     """Whether the elements of a node of several axes are computed in one loop, from arrays in memory."""
     (type_, *_) = node.types
-    return node.function in COSTLY and len(type_.shape) > 1 and type_.size >= FEW
+    return is_costly(node) and len(type_.shape) > 1 and type_.size >= FEW
 
 
 def materialized(expression: Expression, elementwise: Collection[str]) -> frozenset[int]:
@@ -60,7 +70,7 @@ def materialized(expression: Expression, elementwise: Collection[str]) -> frozen
     costly: list[bool] = []
     for place, node in enumerate(nodes):
         own = [owner[r] for r in reads[place] if r in owner and types[r].size > 1]
-        costly.append(node.function in COSTLY or any(delayed[n] and costly[n] for n in own))
+        costly.append(is_costly(node) or any(delayed[n] and costly[n] for n in own))
     loops: list[set[object]] = [set() for _ in nodes]
     """The loops in which a node's elements are read."""
     written = set()

@@ -72,9 +72,9 @@ def density_expression(
     chains: how many there are in the run; None: many. library: that differentiates a density which is not written with
     `ops`, or calls a function of `ops` that machine code is not made of.
     """
-    expression = expression_of_gradient(model.flat_log_density, position)
-    if expression is None and model.batched_value_and_gradient is not None:
+    if model.batched_value_and_gradient is not None and library is not None:
         raise NotEmitted("it has a twin written for many chains")
+    expression = expression_of_gradient(model.flat_log_density, position)
     if expression is None and library is not None:
         expression = expression_of_library(library, model.flat_log_density, position)
     if expression is None:

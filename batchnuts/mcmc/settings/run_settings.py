@@ -358,8 +358,8 @@ class ExecutionSettings(Settings):
 
     backend: BackendName = Field(
         "auto",
-        description="native runs each chain in machine code, with gradients by the library of the density, or in "
-        "machine code too where it is small and written with ops; native_tensorflow and native_numpy are these with "
+        description="native runs each chain in machine code, with gradients in machine code too, of densities written "
+        "with ops or JAX, or by the library of the density; native_tensorflow and native_numpy are these with "
         "TensorFlow's gradients, and with none of a library; the others run the virtual machine on that array library. "
         "auto: native on a processor, else jax or tensorflow",
     )
