@@ -77,7 +77,8 @@ def gates_cannot_be_lifted(patch: pytest.MonkeyPatch) -> None:
     rewrite(patch, policies._fitted, "if s.gate is None", "if not s.gate")
 
 
-@killed_by("scheduling policies", f"{RULES}::test_a_full_gate_runs_once_for_all_lanes_that_are_live", cheap=True)
+# not cheap: functions of that test keep the machines that they were compiled to
+@killed_by("scheduling policies", f"{RULES}::test_a_full_gate_runs_once_for_all_lanes_that_are_live")
 def own_gates_overruled(patch: pytest.MonkeyPatch) -> None:
     """blocks that compute have gates of the schedule beside those of the program"""
     rewrite(patch, policies._sweep, "frozenset() if own else on_cycles(program.graph)", "on_cycles(program.graph)")
