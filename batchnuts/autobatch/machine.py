@@ -45,10 +45,11 @@ from batchnuts.autobatch.ir.expression import Expression
 from batchnuts.autobatch.ir.program import STORED
 from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.language.arrays import library_of, tensor_library, tensor_library_of
+from batchnuts.autobatch.language.libraries.abstract import NotTyped
 from batchnuts.autobatch.language.libraries.library import TensorLibrary, Traced
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.passes.differentiate import expression_of_gradient, expression_of_library
-from batchnuts.autobatch.passes.record_expressions import recorded
+from batchnuts.autobatch.passes.record_expressions import NotRecorded, recorded
 from batchnuts.autobatch.runtime.costly_work import costly_work
 from batchnuts.autobatch.runtime.machine import CostlyRuns, Machine, MachineCounts, ResumableMachine, State
 from batchnuts.autobatch.runtime.stackless import Tally
@@ -66,6 +67,8 @@ __all__ = [
     "LaneProgram",
     "Machine",
     "MachineCounts",
+    "NotRecorded",
+    "NotTyped",
     "ResumableMachine",
     "State",
     "Tally",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -162,17 +163,17 @@ def test_values_and_gradients_are_those_of_jax(name: str) -> None:
     [
         (lambda q: jnp.sort(q)[0], "JAX's sort"),
         (lambda q: quadratic(spd(q, 12), jnp.ones(12)), "a matrix of 12 rows"),
-        (lambda q: q[jnp.int32(q[0])], "indices that are not known"),
+        (lambda q: q[jnp.int32(q[0])], "indices that depend on parameters"),
         (
             lambda q: lax.while_loop(lambda x: x[0] < 3, lambda x: 2 * x + 1, lax.stop_gradient(q))[1] + q[0],
-            "a condition",
+            "number of trips depends on parameters",
         ),
-        (lambda q: lax.fori_loop(0, 9_000, lambda i, x: x + q[0], 0.0), "a long"),
+        (lambda q: lax.fori_loop(0, 9_000, lambda i, x: x + q[0], 0.0), "a loop of many trips|calls of functions"),
         (lambda q: jnp.sum(lax.bessel_i0e(q)), "JAX's bessel_i0e"),
     ],
 )
 def test_what_is_not_recorded_says_why(function: Callable[[Any], Any], said: str) -> None:
-    assert said in reason(function)
+    assert re.search(said, reason(function))
 
 
 def test_far_tails_of_erfc_keep_their_digits() -> None:

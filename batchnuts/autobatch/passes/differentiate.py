@@ -33,7 +33,7 @@ from batchnuts.autobatch.language.libraries.recording import LIBRARY as L
 from batchnuts.autobatch.language.libraries.recording import Recorded, Recording, has_recorded
 from batchnuts.autobatch.language.pytree import LEAF
 from batchnuts.autobatch.passes.fold_expressions import folded
-from batchnuts.autobatch.passes.record_expressions import as_expression, recorded
+from batchnuts.autobatch.passes.record_expressions import Refused, as_expression, recorded
 
 Array = Any
 Rule = Callable[..., Sequence[Array | None]]
@@ -70,10 +70,12 @@ def value_and_gradient(expression: Expression) -> Expression | None:
     return folded(as_expression(recording))
 
 
-def expression_of_gradient(function: Callable[[Any], Any], type_: TensorType) -> Expression | None:
+def expression_of_gradient(
+    function: Callable[[Any], Any], type_: TensorType, refused: Refused | None = None
+) -> Expression | None:
     """The value of a function of an array of that type, a scalar of its dtype, and the gradient; None where it calls
     functions other than the language's, or one that has no rule."""
-    known = recorded(function, type_)
+    known = recorded(function, type_, refused=refused)
     if known is None:
         return None
     expression, tree = known
@@ -83,16 +85,15 @@ def expression_of_gradient(function: Callable[[Any], Any], type_: TensorType) ->
 
 
 def expression_of_library(
-    library: TensorLibrary, function: Callable[[Any], Any], type_: TensorType
+    library: TensorLibrary, function: Callable[[Any], Any], type_: TensorType, refused: Refused | None = None
 ) -> Expression | None:
     """The same of a function written in a library, which differentiates it; None where that records nothing."""
-    known = recorded(functools.partial(library.recorded_gradient, function), type_)
+    known = recorded(functools.partial(library.recorded_gradient, function), type_, refused=refused)
     if known is None:
         return None
     expression, _ = known
-    return (
-        expression if tuple(map(expression.type_of, expression.outputs)) == (TensorType(type_.dtype), type_) else None
-    )
+    types = tuple(map(expression.type_of, expression.outputs))
+    return expression if types == (TensorType(type_.dtype), type_) else None
 
 
 def _backwards(steps: Sequence[Any], values: list[Array], active: set[int], output: Argument) -> Array:

@@ -106,7 +106,13 @@ def expression_over_lanes(primitive: Primitive, inputs: Types, outputs: Types) -
         return None
 
 
-def recorded(function: Callable[..., Any], *types: TensorType) -> tuple[Expression, TreeDef] | None:
+Refused = Callable[[Exception], None]
+"""Told why a function is not recorded: NotRecorded or NotTyped, whose texts say of what, or what it raises itself."""
+
+
+def recorded(
+    function: Callable[..., Any], *types: TensorType, refused: Refused | None = None
+) -> tuple[Expression, TreeDef] | None:
     """What a function of arrays of these types computes, and the structure of its result; None where it calls functions
     other than the language's, asks for values, or gives what is no array."""
     recording = Recording()
@@ -117,7 +123,9 @@ def recorded(function: Callable[..., Any], *types: TensorType) -> tuple[Expressi
             leaves, tree = flatten(function(*arrays))
         recording.outputs = [_as_array(leaf) for leaf in leaves]
         return folded(as_expression(recording)), tree
-    except Exception:  # of functions that take no such arrays, a user's too
+    except Exception as error:  # of functions that take no such arrays, a user's too
+        if refused is not None:
+            refused(error)
         return None
 
 
@@ -142,7 +150,7 @@ def _as_array(value: Any) -> Any:
     if isinstance(value, Recorded):
         return value
     if not isinstance(value, (np.ndarray, np.generic)) and not is_python_scalar(value):
-        raise NotRecorded(value)  # of another library, whose functions are called again for each trace
+        raise NotRecorded("an array of another library")  # whose functions are called again for each trace
     return np.asarray(value)
 
 
@@ -171,8 +179,10 @@ def _argument(value: Any, numbers: Mapping[int, int]) -> Argument:
     if isinstance(value, Recorded):
         return Ref(numbers[id(value)])
     if isinstance(value, (np.ndarray, np.generic)):
-        if value.nbytes > LARGEST_CONSTANT or value.dtype.kind not in "biufc":
-            raise NotRecorded(value)
+        if value.nbytes > LARGEST_CONSTANT:
+            raise NotRecorded(f"an array of {value.nbytes / 2**20:.1f} MiB")
+        if value.dtype.kind not in "biufc":
+            raise NotRecorded("an array of objects")
         return Constant.of(value)
     match value:
         case tuple() | list():
@@ -185,4 +195,4 @@ def _argument(value: Any, numbers: Mapping[int, int]) -> Argument:
             return value
     if is_python_scalar(value):
         return value
-    raise NotRecorded(value)
+    raise NotRecorded("an object")

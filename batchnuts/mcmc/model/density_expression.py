@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import (
     Expression,
+    NotRecorded,
+    NotTyped,
     TensorLibrary,
     TensorType,
     as_function,
@@ -27,7 +29,7 @@ slower at all else (docs/decisions/0072-gradients-of-any-size.md)."""
 
 
 class NotEmitted(Exception):
-    """There is no machine code of a gradient. Its text says why, after "because"."""
+    """There is no machine code of a gradient. Its text says what stands in the way, after "because of"."""
 
 
 SAME = 0.01
@@ -73,16 +75,23 @@ def density_expression(
     `ops`, or calls a function of `ops` that machine code is not made of.
     """
     if model.batched_value_and_gradient is not None and library is not None:
-        raise NotEmitted("it has a twin written for many chains")
-    expression = expression_of_gradient(model.flat_log_density, position)
+        raise NotEmitted("a twin written for many chains")
+    refusals: list[Exception] = []
+    expression = expression_of_gradient(model.flat_log_density, position, refusals.append)
     if expression is None and library is not None:
-        expression = expression_of_library(library, model.flat_log_density, position)
+        expression = expression_of_library(library, model.flat_log_density, position, refusals.append)
     if expression is None:
-        raise NotEmitted("it calls functions that machine code is not made of")
+        raise NotEmitted(_reason(refusals))
     elements, products = expression.elements, expression.products
     if elements > MOST_ELEMENTS:
-        raise NotEmitted(f"its gradient computes {elements:,} numbers, more than {MOST_ELEMENTS:,}")
+        raise NotEmitted(f"its size: {elements:,} numbers, more than {MOST_ELEMENTS:,}")
     few = chains is not None and chains <= FEW
     if not few and products > MOST_PRODUCTS and products > PRODUCTS_FOR_AN_ELEMENT * elements:
-        raise NotEmitted(f"its products of matrices ({products:,} multiplications) gain by many chains at once")
+        raise NotEmitted(f"products of matrices, {products:,} multiplications, which gain by many chains at once")
     return expression
+
+
+def _reason(refusals: list[Exception]) -> str:
+    """What in a density has no machine code, as the last attempt to record it says."""
+    known = [str(refusal) for refusal in refusals if isinstance(refusal, (NotRecorded, NotTyped))]
+    return known[-1] if known else "functions that have none"

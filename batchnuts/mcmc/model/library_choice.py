@@ -231,7 +231,7 @@ def _of_gradients(density_library: DensityLibrary, model: Model, chains: int | N
     try:
         expression = density_expression(model, position_type(model), chains, density_library.library)
     except NotEmitted as why:
-        reason = f"with gradients by {_title(name)}, {density_library.reason}; not in machine code, because {why}"
+        reason = f"with gradients by {_title(name)}, {density_library.reason}; not in machine code, because of {why}"
         return DensityLibrary(name, reason)
     reason = f"with gradients in machine code, because it can be made of what {_title(name)} traces of the log-density"
     return DensityLibrary(name, reason, in_machine_code=True, expression=expression)

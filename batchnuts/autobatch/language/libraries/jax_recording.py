@@ -69,7 +69,7 @@ def _results(equation: Equation, arguments: Sequence[Array]) -> Sequence[Array]:
     if (rule := RULES.get(name)) is None:
         raise NotTyped(f"JAX's {name}")
     if any(len(x.recording.calls) > MOST_CALLS for x in arguments if isinstance(x, Recorded)):
-        raise NotTyped("a long program")
+        raise NotTyped(f"more than {MOST_CALLS:,} calls of functions")
     results = rule(equation, *arguments)
     several = results if equation.primitive.multiple_results else [results]
     return [_typed(result, v.aval.dtype) for result, v in zip(several, equation.outvars, strict=True)]
@@ -136,7 +136,7 @@ def _scan(equation: Equation, *arguments: Array) -> list[Array]:
         results = [whole(result, v.aval) for result, v in zip(results, inner, strict=True)]
         carried, stacked[trip] = results[:number_carried], results[number_carried:]
     if not stacked:
-        raise NotTyped("no trip")
+        raise NotTyped("a loop without a trip")
     return [*carried, *(F.stack(tuple(parts), 0) for parts in zip(*(stacked[trip] for trip in trips)))]
 
 
@@ -148,11 +148,11 @@ def _while(equation: Equation, *arguments: Array) -> list[Array]:
     for _ in range(MOST_CALLS):
         (goes_on,) = _of(equation.params["cond_jaxpr"], (*arguments[:of_condition], *carried))
         if isinstance(goes_on, Recorded):
-            raise NotTyped("a condition that is not known")
+            raise NotTyped("a loop whose number of trips depends on parameters")
         if not goes_on:
             return carried
         carried = _of(equation.params["body_jaxpr"], (*constants, *carried))
-    raise NotTyped("a long loop")
+    raise NotTyped("a loop of many trips")
 
 
 RULES: dict[str, Rule] = {

@@ -31,7 +31,7 @@ def _reshaped(equation: Equation, x: Array) -> Array:
     """reshape, squeeze, expand_dims: the same elements in another shape."""
     (atom,), (result,) = equation.invars, equation.outvars
     if equation.params.get("dimensions") is not None and equation.primitive.name == "reshape":
-        raise NotTyped("another order of elements")
+        raise NotTyped("elements in another order")
     return F.reshape(whole(x, atom.aval), result.aval.shape)
 
 
@@ -130,7 +130,7 @@ def _moved(equation: Equation, x: Array, *others: Any, **options: Any) -> np.nda
 
 def _require_known(*indices: Array) -> list[np.ndarray]:
     if any(isinstance(index, Recorded) for index in indices):
-        raise NotTyped("indices that are not known")
+        raise NotTyped("indices that depend on parameters")
     return [np.asarray(index) for index in indices]
 
 

@@ -24,7 +24,7 @@ def _of_floats(function: str) -> Rule:
 
     def rule(equation: Equation, *arguments: Array) -> Array:
         if LIBRARY.dtype_of(arguments[0]).kind != "f":
-            raise NotTyped("integers")
+            raise NotTyped("quotients of integers")
         return getattr(F, function)(*arguments)
 
     return rule
@@ -42,7 +42,7 @@ def _not(equation: Equation, x: Array) -> Array:
 
 def _round(equation: Equation, x: Array) -> Array:
     if equation.params["rounding_method"] != lax.RoundingMethod.TO_NEAREST_EVEN:
-        raise NotTyped("another rounding")
+        raise NotTyped("rounding away from zero")
     return F.round(x)
 
 
@@ -52,7 +52,7 @@ def _integer_pow(equation: Equation, x: Array) -> Array:
         square = F.square(x)
         return {2: lambda: square, 3: lambda: F.multiply(square, x), 4: lambda: F.square(square)}[exponent]()
     if LIBRARY.dtype_of(x).kind != "f":
-        raise NotTyped("a power of integers")
+        raise NotTyped("powers of integers")
     if exponent == -1:
         return F.divide(number(1, x), x)
     return F.power(x, number(exponent, x))
@@ -60,7 +60,7 @@ def _integer_pow(equation: Equation, x: Array) -> Array:
 
 def _pow(equation: Equation, x: Array, y: Array) -> Array:
     if LIBRARY.dtype_of(x).kind != "f":
-        raise NotTyped("a power of integers")
+        raise NotTyped("powers of integers")
     return F.power(x, F.cast(y, LIBRARY.dtype_of(x)))
 
 
@@ -142,7 +142,7 @@ def _select(equation: Equation, which: Array, *cases: Array) -> Array:
 def _convert(equation: Equation, x: Array) -> Array:
     dtype = np.dtype(equation.params["new_dtype"])
     if dtype.kind not in "biuf" or dtype.name in ("float16", "bfloat16"):
-        raise NotTyped(dtype.name)
+        raise NotTyped(f"numbers of {dtype.name}")
     return x.astype(dtype) if isinstance(x, np.ndarray) else F.cast(x, dtype)
 
 

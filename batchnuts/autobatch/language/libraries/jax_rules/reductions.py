@@ -41,7 +41,7 @@ def _product(equation: Equation, x: Array) -> Array:
     kept = [a for a in range(len(shape)) if a not in axes]
     count = math.prod(shape[a] for a in axes)
     if not 0 < count <= 64:
-        raise NotTyped("a long product")
+        raise NotTyped("products of more than 64 factors")
     rows = F.reshape(permuted(x, (*axes, *kept)), (count, *(shape[a] for a in kept)))
     return functools.reduce(F.multiply, (F.item(rows, one_axis(i, 0, len(kept) + 1)) for i in range(count)))
 
@@ -60,7 +60,7 @@ def _dot_general(equation: Equation, x: Array, y: Array) -> Array:
     x, y = wholes(equation, [x, y])
     (result,) = equation.outvars
     if {LIBRARY.dtype_of(x), LIBRARY.dtype_of(y)} != {result.aval.dtype} or result.aval.dtype.kind != "f":
-        raise NotTyped("a product in another dtype")
+        raise NotTyped("products of matrices of two dtypes")
     (contracted_x, contracted_y), (batch_x, batch_y) = equation.params["dimension_numbers"]
     shape_x, shape_y = shape_of(x), shape_of(y)
     free_x = [a for a in range(len(shape_x)) if a not in contracted_x and a not in batch_x]
@@ -69,7 +69,7 @@ def _dot_general(equation: Equation, x: Array, y: Array) -> Array:
     inner = math.prod(shape_x[a] for a in contracted_x)
     rows, columns = math.prod(shape_x[a] for a in free_x), math.prod(shape_y[a] for a in free_y)
     if not inner:
-        raise NotTyped("an empty product")
+        raise NotTyped("products of empty matrices")
     left = permuted(x, (*batch_x, *free_x, *contracted_x))
     right = permuted(y, (*batch_y, *contracted_y, *free_y))
     if not contracted_x or (batch and rows == columns == 1):  # an outer product; elementwise
