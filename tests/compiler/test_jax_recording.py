@@ -88,6 +88,21 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
         q.reshape(2, 3)[:, jnp.array([0, 2, 2])] * q.reshape(3, 2)[jnp.array([0, 1])].T[:, :1]
     ),
     "repeated and tiled": lambda q: jnp.sum(jnp.tile(q[:3], (2, 2)) ** 2 * jnp.repeat(q, 2).reshape(2, 6)),
+    "two arrays of indices": lambda q: jnp.sum(q.reshape(2, 3)[jnp.array([[0], [1]]), jnp.array([2, 0])] ** 3),
+    "windows in the middle": lambda q: jnp.sum(q.reshape(1, 6, 1)[:, jnp.array([[5, 0], [2, 2]])] ** 3),
+    "slices under vmap": lambda q: jnp.sum(
+        jax.vmap(lambda i: lax.dynamic_slice(q * X[0], (i,), (3,)))(jnp.array([0, 2, 5, -4])) ** 3
+    ),
+    "rows by index under vmap": lambda q: jnp.sum(
+        jax.vmap(lambda row, i: row[i] * row[i - 1])(X[:4] * q, jnp.array([0, 5, 2, 2])) ** 2
+    ),
+    "added under vmap": lambda q: jnp.sum(
+        jax.vmap(lambda row, i: row.at[i].add(q[0] * row[0]))(X[:4] * q, jnp.array([0, 5, 2, 2])) ** 2
+    ),
+    "added beyond the end": lambda q: jnp.sum(q.at[jnp.array([1, 9, 1])].add(q[:3], mode="drop") ** 3),
+    "set at rows and columns": lambda q: jnp.sum(
+        jnp.zeros((4, 3)).at[jnp.array([3, 0]), 1:].set(q[:4].reshape(2, 2)) ** 3
+    ),
     "set and add": lambda q: jnp.sum(q.at[2].set(q[0] * 3).at[jnp.array([1, 1])].add(q[:2]) ** 2),
     "reshape and transpose": lambda q: jnp.sum(q.reshape(1, 2, 3).transpose(2, 0, 1)[::2] ** 3),
     "concatenate, stack and split": lambda q: (

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
 
 from batchnuts.autobatch.language.libraries.abstract import NotTyped
-from batchnuts.autobatch.language.libraries.jax_flags import enable_x64
 from batchnuts.autobatch.language.libraries.jax_rules.values import (
     Array,
     Equation,
@@ -23,6 +21,7 @@ from batchnuts.autobatch.language.libraries.jax_rules.values import (
     whole,
     wholes,
 )
+from batchnuts.autobatch.language.libraries.jax_rules.windows import gathered, scattered
 from batchnuts.autobatch.language.libraries.recording import FUNCTIONS as F
 from batchnuts.autobatch.language.libraries.recording import LIBRARY, Recorded
 
@@ -71,10 +70,16 @@ def _pad(equation: Equation, x: Array, value: Array) -> Array:
     (atom, _), rank = equation.invars, len(shape_of(x))
     x = whole(x, atom.aval)
     if any(between for *_, between in equation.params["padding_config"]):
-        source = _moved(equation, x, np.int64(0))
-        size = math.prod(shape_of(x))
+        (result,), size = equation.outvars, math.prod(shape_of(x))
+        source = np.full(result.aval.shape, size)
+        places = []
+        for (before, _, between), extent in zip(equation.params["padding_config"], shape_of(x)):
+            places.append(int(before) + (int(between) + 1) * np.arange(extent))
+        kept = [(place >= 0) & (place < n) for place, n in zip(places, result.aval.shape)]
+        numbers = np.arange(size).reshape(shape_of(x))[np.ix_(*kept)]
+        source[np.ix_(*(place[own] for place, own in zip(places, kept)))] = numbers
         both = F.concatenate((F.reshape(x, (size,)), F.reshape(value, (1,))), 0)
-        return rearranged(both, np.where(source > 0, source - 1, size))
+        return rearranged(both, source)
     for axis, (before, after, _) in enumerate(equation.params["padding_config"]):
         before, after, extent = int(before), int(after), shape_of(x)[axis]
         if before < 0 or after < 0:
@@ -121,31 +126,31 @@ def _zeros(equation: Equation, *dynamic: Array) -> np.ndarray:
     return np.zeros(result.aval.shape, result.aval.dtype)
 
 
-def _moved(equation: Equation, x: Array, *others: Any, **options: Any) -> np.ndarray:
-    """What a primitive that moves elements gives of the numbers of x's from 1 on; 0 stands for what is no element."""
-    numbers = np.arange(1, math.prod(shape_of(x)) + 1, dtype=np.int64).reshape(shape_of(x))
-    with jax.ensure_compile_time_eval(), enable_x64():
-        return np.asarray(equation.primitive.bind(numbers, *others, **{**equation.params, **options}))
-
-
 def _require_known(*indices: Array) -> list[np.ndarray]:
     if any(isinstance(index, Recorded) for index in indices):
         raise NotTyped("indices that depend on parameters")
     return [np.asarray(index) for index in indices]
 
 
+def _clips(equation: Equation) -> bool:
+    """Whether windows outside are moved inside; else they are left out. Where the program says that there are none, it
+    does not matter."""
+    return bool(equation.params["mode"] != lax.GatherScatterMode.FILL_OR_DROP)
+
+
 def _gather(equation: Equation, x: Array, indices: Array) -> Array:
     """Elements at known indices, whichever axes they are of; NaN or another value for those outside."""
     x, indices = wholes(equation, [x, indices])
     (known,) = _require_known(indices)
-    fill = equation.params.get("fill_value")
-    source = _moved(equation, x, known, fill_value=0)
-    if (source > 0).all():
-        return _in_order(x, source - 1)
+    (result,) = equation.outvars
+    source = gathered(shape_of(x), known, equation.params, len(result.aval.shape), _clips(equation))
+    if (source >= 0).all():
+        return _in_order(x, source)
+    fill = equation.params["fill_value"]
     if fill is None:
         dtype = LIBRARY.dtype_of(x)
         fill = np.nan if dtype.kind == "f" else np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
-    return F.where(source > 0, _in_order(x, np.maximum(source - 1, 0)), number(fill, x))
+    return F.where(source >= 0, _in_order(x, np.maximum(source, 0)), number(fill, x))
 
 
 def _in_order(x: Array, source: np.ndarray) -> Array:
@@ -158,21 +163,18 @@ def _in_order(x: Array, source: np.ndarray) -> Array:
     return rearranged(x, source)
 
 
-def _scatter_add(equation: Equation, x: Array, indices: Array, updates: Array) -> Array:
-    """x with updates added at known indices: each is added to the element that the reverse function reads for it."""
-    x, indices, updates = wholes(equation, [x, indices, updates])
+def _targets(equation: Equation, x: Array, indices: Array, updates: Array) -> np.ndarray:
+    """The number of x's element that each update goes to; -1 for none."""
     (known,) = _require_known(indices)
+    shape = shape_of(updates)
+    return np.broadcast_to(scattered(shape_of(x), known, equation.params, shape, _clips(equation)), shape).reshape(-1)
+
+
+def _scatter_add(equation: Equation, x: Array, indices: Array, updates: Array) -> Array:
+    """x with updates added at known indices."""
+    x, indices, updates = wholes(equation, [x, indices, updates])
+    target = _targets(equation, x, indices, updates)
     shape = shape_of(x)
-    numbers = np.arange(1, math.prod(shape) + 1, dtype=np.float64).reshape(shape)
-    with jax.ensure_compile_time_eval(), enable_x64():
-
-        def scattered(given: Any) -> Any:
-            zeros = np.zeros(shape, np.float64)
-            return lax.scatter_add_p.bind(zeros, known, given, **{**equation.params, "update_jaxpr": None})
-
-        updates_type = jax.ShapeDtypeStruct(shape_of(updates), np.float64)
-        (places,) = jax.linear_transpose(scattered, updates_type)(numbers)
-    target = np.asarray(places).astype(np.int64).reshape(-1) - 1
     extent = math.prod(shape)
     flat = F.reshape(updates, (len(target),))
     if (target < 0).any():  # dropped: their target is one more element, which is left out
@@ -186,11 +188,12 @@ def _scatter_add(equation: Equation, x: Array, indices: Array, updates: Array) -
 def _scatter(equation: Equation, x: Array, indices: Array, updates: Array) -> Array:
     """x with updates in place of elements at known indices."""
     x, indices, updates = wholes(equation, [x, indices, updates])
-    (known,) = _require_known(indices)
-    size, more = math.prod(shape_of(x)), math.prod(shape_of(updates))
-    source = _moved(equation, x, known, np.arange(size + 1, size + more + 1).reshape(shape_of(updates)))
-    both = F.concatenate((F.reshape(x, (size,)), F.reshape(updates, (more,))), 0)
-    return rearranged(both, source - 1)
+    target = _targets(equation, x, indices, updates)
+    shape = shape_of(x)
+    source = np.arange(math.prod(shape))
+    source[target[target >= 0]] = math.prod(shape) + np.flatnonzero(target >= 0)
+    both = F.concatenate((F.reshape(x, (math.prod(shape),)), F.reshape(updates, (len(target),))), 0)
+    return rearranged(both, source.reshape(shape))
 
 
 def _dynamic_slice(equation: Equation, x: Array, *starts: Array) -> Array:
