@@ -17,7 +17,7 @@ from batchnuts.experiments.harness.rows import MeasurementsError
 
 _PACKAGES = (
     "batchnuts", "tensorflow", "tensorflow-probability", "numpy", "scipy", "arviz", "jax", "jaxlib", "blackjax",
-    "numpyro", "pystan", "httpstan", "nutpie", "numba",
+    "numpyro", "pystan", "httpstan", "stanli", "nutpie", "numba",
 )  # fmt: skip
 _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "XLA_FLAGS", "OPENBLAS_NUM_THREADS")
 

@@ -106,6 +106,12 @@ class StanOptions(Settings):
     processes: int = Field(1, ge=1, description="chains that run at the same time, each in its own process")
 
 
+class StanliOptions(Settings):
+    """Options of `sampler: stanli`."""
+
+    cores: int = Field(1, ge=1, description="chains that run at the same time, each on a thread of its own")
+
+
 class NutpieOptions(Settings):
     """Options of `sampler: nutpie`."""
 
@@ -140,5 +146,6 @@ REGISTRY: dict[str, Registered] = {
     "blackjax": Registered(BlackjaxOptions, "blackjax_sharded", "blackjax"),
     "numpyro": Registered(NoOptions, "numpyro_vectorized", "numpyro"),
     "stan": Registered(StanOptions, "stan", "stan"),
+    "stanli": Registered(StanliOptions, "stanli", "stanli"),
     "nutpie": Registered(NutpieOptions, "nutpie_numba", "nutpie"),
 }

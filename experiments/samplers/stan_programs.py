@@ -1,4 +1,6 @@
-"""Each problem as a Stan program, with its data. The parameter is called `position`; Stan computes in float64.
+"""Each problem as a Stan program, with its data, for PyStan and stanli.
+
+The parameter is called `position`; Stan computes in float64.
 
 Written in the way that is fast in Stan. For the Gaussian of 100 dimensions, 92,552 leapfrogs took 1.6 s with a product
 of a matrix and a vector, 2.8 s with `quad_form_sym` and 8.9 s with `multi_normal_prec` (Stan's own sampling time).

@@ -58,6 +58,10 @@ class StanOptions(PeerOptions):
     """Options of `sampler: stan`: PyStan on a Stan program."""
 
 
+class StanliOptions(PeerOptions):
+    """Options of `sampler: stanli`: on a Stan program, without a C++ compiler; a thread for each chain."""
+
+
 class WalnutpieOptions(PeerOptions):
     """Options of `sampler: walnutpie`: WALNUTS on a PyMC model compiled by Numba; a thread for each chain."""
 
@@ -69,6 +73,12 @@ _IN_PYMC = (
     "horseshoe",
 )  # fmt: skip
 """The packaged models of `scripts.pymc_models`."""
+
+_IN_STAN = (
+    "correlated_gaussian", "neal_funnel", "eight_schools", "logistic_regression", "radon", "item_response",
+    "stochastic_volatility", "gaussian_process", "hidden_markov", "horseshoe", "lotka_volterra",
+)  # fmt: skip
+"""Those of `scripts.stan_programs`."""
 
 
 @dataclass(frozen=True)
@@ -108,11 +118,6 @@ REGISTRY: Mapping[str, Registered] = {
     "walnutpie": Registered(
         WalnutpieOptions, "walnutpie", ("walnutpie", "nutpie", "pymc", "numba"), "walnutpie_script", models=_IN_PYMC
     ),
-    "stan": Registered(
-        StanOptions,
-        "PyStan",
-        ("stan",),
-        "stan_script",
-        models=("correlated_gaussian", "eight_schools", "logistic_regression", "radon"),
-    ),
+    "stan": Registered(StanOptions, "PyStan", ("stan",), "stan_script", models=_IN_STAN),
+    "stanli": Registered(StanliOptions, "stanli", ("stanli",), "stanli_script", models=_IN_STAN),
 }

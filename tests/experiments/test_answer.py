@@ -8,23 +8,26 @@ import math
 import re
 import sys
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tiny_posteriors import SMALL
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.experiments import answer
 from batchnuts.experiments.harness.experiment import summary
 from batchnuts.experiments.harness.processes import Unavailable
 from batchnuts.experiments.harness.task import Attempt, row_of
+from batchnuts.experiments.posterior_checks.model_inputs import inputs_of
 from batchnuts.experiments.time_to_answer.commands import CommandFailed, run_timed, users_environment
 from batchnuts.experiments.time_to_answer.config import AnswerConfig, asking_for, load_answer
 from batchnuts.experiments.time_to_answer.judging import judge
 from batchnuts.experiments.time_to_answer.registry import REGISTRY
 from batchnuts.experiments.time_to_answer.results import AnswerResults
-from batchnuts.experiments.time_to_answer.runs import Caches, check_available
+from batchnuts.experiments.time_to_answer.runs import SCRIPTS, Caches, check_available, starts_of
 from batchnuts.experiments.time_to_answer.scripts.request import Request, read_request, write_request
 from batchnuts.experiments.time_to_answer.scripts.stan_programs import MODELS as STAN_MODELS
 from batchnuts.experiments.time_to_answer.search import (
@@ -36,6 +39,8 @@ from batchnuts.experiments.time_to_answer.search import (
     search,
 )
 from batchnuts.experiments.time_to_answer.task import Measurement
+from batchnuts.models import REGISTRY as PACKAGED
+from batchnuts.models import build
 from batchnuts.settings.yaml import ConfigError
 
 CONFIG = """
@@ -277,13 +282,62 @@ def test_the_judge_looks_at_the_parameters_alone(tmp_path: Path) -> None:
 def test_what_is_not_written_for_a_sampler_is_missing(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load(CONFIG, "curves.stan={label: Stan, sampler: stan}")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    check_available(config.task("stan", "schools", 400), "eight_schools")
-    with pytest.raises(Unavailable, match="PyStan has no version of hidden_markov"):
-        check_available(config.task("stan", "schools", 400), "hidden_markov")
+    check_available(config.task("stan", "schools", 400), "hidden_markov")
+    with pytest.raises(Unavailable, match="nutpie has no version of hidden_markov"):
+        check_available(config.task("nutpie", "schools", 400), "hidden_markov")
+    with pytest.raises(Unavailable, match="PyStan has no version of "):
+        check_available(config.task("stan", "schools", 400), "")  # a user's own model
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(Unavailable, match="needs stan, which is not installed"):
         check_available(config.task("stan", "schools", 400), "eight_schools")
-    assert REGISTRY["stan"].models == tuple(STAN_MODELS)
+    assert REGISTRY["stan"].models == REGISTRY["stanli"].models == tuple(STAN_MODELS)
+    assert set(STAN_MODELS) == set(PACKAGED)
+
+
+@pytest.mark.parametrize("options", SMALL, ids=json.dumps)
+def test_stans_program_has_our_density(options: dict[str, Any]) -> None:
+    """Up to a constant, of the parameters: without the Jacobians of Stan's transformations, which are the density of
+    the program whose model block is empty."""
+    stanli = pytest.importorskip("stanli")
+    settings = PACKAGED[options["name"]].options(**options, dtype="float64")
+    model, program = build(settings), STAN_MODELS[options["name"]]
+    inputs = inputs_of(settings, model)
+    code, data = program(**{name: inputs[name] for name in signature(program).parameters})
+    whole = stanli.Model(stan_code=code, data=data)
+    jacobians = stanli.Model(stan_code=code[: code.rindex("model {")] + "model {}", data=data)
+    differences = []
+    for seed in range(5):
+        position = model.initial_positions(np.random.default_rng(seed), 1)[0]
+        values = model.constrain(position)
+        free = whole.unconstrain(values)  # with the same names and shapes
+        theirs = whole.log_prob_grad(free)[0] - jacobians.log_prob_grad(free)[0]
+        differences.append(float(model.log_density(values if model.structured else position)) - theirs)
+    assert np.ptp(differences) < 1e-8, differences
+
+
+def test_a_stanli_script_saves_all_that_ours_does(tmp_path: Path) -> None:
+    """With its own starts, under the names and shapes of our parameters."""
+    pytest.importorskip("stanli")
+    settings = PACKAGED["lotka_volterra"].options()
+    model = build(settings)
+    output = tmp_path / "draws.npz"
+    options = {"chains": 2, "warmup": 20, "target_acceptance": 0.8}
+    inputs = inputs_of(settings, model)
+    write_request(
+        tmp_path / "request.json",
+        Request("lotka_volterra", options, 10, 3, inputs, starts_of(model, 3), str(output)),
+    )
+    command = [sys.executable, "-m", f"{SCRIPTS}.stanli_script", str(tmp_path / "request.json")]
+    run_timed(command, users_environment(tmp_path / "caches"), 60.0, tmp_path / "printed.txt")
+    assert "ESS_bulk" in (tmp_path / "printed.txt").read_text()
+    with np.load(output) as saved:
+        assert {name: array.shape[2:] for name, array in saved.items()} == {
+            variable.name: variable.shape for variable in model.variables
+        }
+        assert {array.shape[:2] for array in saved.values()} == {(2, 10)}
+    report = json.loads((tmp_path / "draws.json").read_text())
+    assert report["gradients"] >= 20
+    assert not report["warmup_counted"]
 
 
 @pytest.mark.slow

@@ -84,6 +84,19 @@ def test_the_density_in_stan_is_the_models(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("options", [{**options, "dtype": "float64"} for options in PROBLEMS], ids=str)
+def test_the_density_in_stanli_is_the_models(options: dict[str, Any]) -> None:
+    stanli = pytest.importorskip("stanli")
+    from batchnuts.experiments.samplers.stan_programs import program
+
+    problem = make_problem(options)
+    positions = points(problem)
+    source = program(problem)
+    model = stanli.Model(stan_code=source.code, data=source.data)
+    values, gradients = zip(*(model.log_prob_grad(position) for position in positions), strict=True)
+    assert_density(np.array(values), np.array(gradients), problem, positions)
+
+
+@pytest.mark.parametrize("options", [{**options, "dtype": "float64"} for options in PROBLEMS], ids=str)
 def test_the_density_in_numba_is_the_models(options: dict[str, Any]) -> None:
     pytest.importorskip("numba")
     from batchnuts.experiments.samplers.numba_densities import density
@@ -98,7 +111,8 @@ def test_the_density_in_numba_is_the_models(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("chains", [1, 3])
 @pytest.mark.parametrize(
-    ("sampler", "leapfrogs_per_leaf"), [("blackjax", 1), ("blackjax", 4), ("numpyro", 1), ("stan", 1), ("nutpie", 1)]
+    ("sampler", "leapfrogs_per_leaf"),
+    [("blackjax", 1), ("blackjax", 4), ("numpyro", 1), ("stan", 1), ("stanli", 1), ("nutpie", 1)],
 )
 def test_leapfrogs_of_full_trees(sampler: str, leapfrogs_per_leaf: int, chains: int, request: Any) -> None:
     _need(sampler, request)
@@ -115,6 +129,8 @@ def test_leapfrogs_of_full_trees(sampler: str, leapfrogs_per_leaf: int, chains: 
         ("numpyro", {}, 1, "float32"),
         ("stan", {}, 1, "float32"),
         ("stan", {"processes": 2}, 1, "float64"),
+        ("stanli", {}, 1, "float32"),
+        ("stanli", {"cores": 2}, 1, "float64"),
         ("nutpie", {}, 1, "float32"),
         ("nutpie", {"cores": 2}, 1, "float64"),
     ],
@@ -125,7 +141,16 @@ def test_moments(sampler: str, options: Any, leapfrogs_per_leaf: int, dtype: str
 
 
 @pytest.mark.parametrize(
-    ("sampler", "options"), [("blackjax", {}), ("numpyro", {}), ("stan", {}), ("nutpie", {}), ("nutpie", {"cores": 2})]
+    ("sampler", "options"),
+    [
+        ("blackjax", {}),
+        ("numpyro", {}),
+        ("stan", {}),
+        ("stanli", {}),
+        ("stanli", {"cores": 2}),
+        ("nutpie", {}),
+        ("nutpie", {"cores": 2}),
+    ],
 )
 def test_a_run_follows_from_its_seed_and_starts_where_it_must(sampler: str, options: Any, request: Any) -> None:
     """With a step too small to move, the draws are the starts; the same seed gives the same draws."""
@@ -205,6 +230,30 @@ def test_stan_keeps_the_identity_and_the_step_size(monkeypatch: pytest.MonkeyPat
         sample(make_task("stan", {}, chains=1))
 
 
+def test_stanli_keeps_the_identity_and_the_step_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stanli says of itself; and a step size that adapts is refused."""
+    stanli = pytest.importorskip("stanli")
+    fits: list[Any] = []
+    sample_of_model = stanli.Model.sample
+
+    def listen(self: Any, **arguments: Any) -> Any:
+        fits.append(sample_of_model(self, **arguments))
+        return fits[-1]
+
+    monkeypatch.setattr(stanli.Model, "sample", listen)
+    sample(make_task("stanli", {}))
+    (fit,) = fits
+    assert (fit.metric, fit.inv_metric) == ("unit_e", [None] * 3)
+    assert fit.step_size.tolist() == [0.3] * 3
+
+    def adapt(self: Any, **arguments: Any) -> Any:
+        return sample_of_model(self, **{**arguments, "adapt_engaged": True, "warmup": 5})
+
+    monkeypatch.setattr(stanli.Model, "sample", adapt)
+    with pytest.raises(AssertionError, match=r"stanli's step size was .* asked 0.3"):
+        sample(make_task("stanli", {}))
+
+
 def test_nutpie_keeps_the_identity_and_the_step_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """What nutpie says of itself is what was asked; a metric made of gradients, or another step size, is refused."""
     pytest.importorskip("nutpie")
@@ -262,14 +311,15 @@ def test_stan_samples_again_what_it_could_read_back() -> None:
     assert then < later
 
 
-def test_stan_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("stan")
-    sample(make_task("stan", {}, chains=1))
+@pytest.mark.parametrize("sampler", ["stan", "stanli"])
+def test_stan_is_quiet(sampler: str, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip(sampler)
+    sample(make_task(sampler, {}, chains=1))
     assert capfd.readouterr() == ("", "")
 
 
 def _need(sampler: str, request: pytest.FixtureRequest) -> None:
     """Skip where the library is missing; for those on JAX, put its precision back afterwards."""
     pytest.importorskip(sampler)
-    if sampler not in ("stan", "nutpie"):
+    if sampler not in ("stan", "stanli", "nutpie"):
         request.getfixturevalue("jax")

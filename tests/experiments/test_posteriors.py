@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from tiny_posteriors import CONFIG
+from tiny_posteriors import CONFIG, SMALL
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.bridges.inference_gym import OFFLINE
@@ -388,22 +388,6 @@ def test_a_model_that_is_not_written_in_numpyro_is_named(load: Any) -> None:
     task = load(CONFIG, "problems.schools={label: not_numpyro, config: not_numpyro.yaml}").task("numpyro", "schools", 3)
     with pytest.raises(Unavailable, match=r"not_numpyro\.yaml has a model that is not written in NumPyro"):
         prepare(task)
-
-
-SMALL: list[dict[str, Any]] = [
-    {"name": "logistic_regression", "rows": 30, "columns": 4},
-    {"name": "correlated_gaussian", "dimension": 5},
-    {"name": "neal_funnel", "dimension": 5},
-    {"name": "eight_schools"},
-    {"name": "radon", "counties": 5, "houses": 30},
-    {"name": "item_response", "persons": 6, "items": 4},
-    {"name": "item_response", "persons": 6, "items": 4, "parametrization": "1PL"},
-    {"name": "stochastic_volatility", "length": 20},
-    {"name": "gaussian_process", "points": 9},
-    {"name": "hidden_markov", "length": 20},
-    {"name": "horseshoe", "rows": 20, "columns": 6, "relevant": 2},
-    {"name": "lotka_volterra"},
-]
 
 
 @needs_numpyro

@@ -37,7 +37,7 @@ TINY = {
     ],
     "benchmark": [
         "problems.gauss.model.dimension=3", "run.chains=[2]", "claims.gauss_vmap.chains=2", "run.transitions=4",
-        *(f"curves.{name}.chains=[2]" for name in ("batchnuts", "batchnuts_jax", "nutpie")),
+        *(f"curves.{name}.chains=[2]" for name in ("batchnuts", "batchnuts_jax", "stanli", "nutpie")),
         "run.max_tree_depth=3", "measurement.repetitions=1",
     ],
     "scaling": [
@@ -94,7 +94,9 @@ def test_quick_mode_writes_its_files_and_goes_on_where_it_stopped(
     tasks = {task.fingerprint(): task for point in config.points() if (task := config.task(*point))}
     assert {row.task for row in rows} == set(tasks)
     for row in rows:
-        assert row.ok or (row.status == "missing" and row.sampler in ("blackjax", "numpyro", "stan", "nutpie"))
+        assert row.ok or (
+            row.status == "missing" and row.sampler in ("blackjax", "numpyro", "stan", "stanli", "nutpie")
+        )
         if row.sampler == "batchnuts" and backend == "jax":
             assert json.loads(row.options)["backend"] == "jax"
         if row.ok:

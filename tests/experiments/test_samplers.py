@@ -191,7 +191,7 @@ def test_the_limit_keeps_the_log_density_alive() -> None:
 
 @pytest.mark.parametrize(
     ("sampler", "library", "package"),
-    [("blackjax",) * 3, ("numpyro",) * 3, ("stan", "stan", "pystan"), ("nutpie",) * 3],
+    [("blackjax",) * 3, ("numpyro",) * 3, ("stan", "stan", "pystan"), ("stanli",) * 3, ("nutpie",) * 3],
 )
 def test_a_missing_library_is_named(sampler: str, library: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
@@ -211,6 +211,8 @@ def test_ours_on_jax_says_that_jax_is_missing(monkeypatch: pytest.MonkeyPatch) -
         ("numpyro", {}, {"leapfrogs_per_leaf": 4}, "one leapfrog per leaf; leapfrogs_per_leaf is 4"),
         ("stan", {}, {"leapfrogs_per_leaf": 4}, "one leapfrog per leaf; leapfrogs_per_leaf is 4"),
         ("stan", {}, {"device": "gpu"}, "on the CPU only"),
+        ("stanli", {}, {"leapfrogs_per_leaf": 4}, "one leapfrog per leaf; leapfrogs_per_leaf is 4"),
+        ("stanli", {}, {"device": "gpu"}, "on the CPU only"),
         ("nutpie", {}, {"leapfrogs_per_leaf": 4}, "one leapfrog per leaf; leapfrogs_per_leaf is 4"),
         ("nutpie", {}, {"device": "gpu"}, "on the CPU only"),
         ("tfp_autobatched", {"executor": "stackless"}, {}, "set mode: eager"),

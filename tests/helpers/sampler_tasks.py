@@ -81,7 +81,7 @@ def assert_moments(sampler: str, options: dict[str, Any], leapfrogs_per_leaf: in
     outcome = sample(task)
     assert outcome.draws is not None
     assert outcome.draws.shape == (16, 300, 3)
-    assert outcome.draws.dtype == ("float64" if sampler in ("stan", "nutpie") else dtype)
+    assert outcome.draws.dtype == ("float64" if sampler in ("stan", "stanli", "nutpie") else dtype)
     assert outcome.leapfrogs.shape == (16, 300)
     assert (outcome.leapfrogs % leapfrogs_per_leaf == 0).all()
     rows, columns = np.triu_indices(3)

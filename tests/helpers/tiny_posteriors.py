@@ -1,5 +1,9 @@
 """A small check of posteriors for tests: a Gaussian whose truth is known, and eight schools."""
 
+from __future__ import annotations
+
+from typing import Any
+
 CONFIG = """
 problems:
   gauss:
@@ -22,3 +26,19 @@ output: {folder: out}
 quick:
   problems.schools: null
 """
+
+SMALL: list[dict[str, Any]] = [
+    {"name": "logistic_regression", "rows": 30, "columns": 4},
+    {"name": "correlated_gaussian", "dimension": 5},
+    {"name": "neal_funnel", "dimension": 5},
+    {"name": "eight_schools"},
+    {"name": "radon", "counties": 5, "houses": 30},
+    {"name": "item_response", "persons": 6, "items": 4},
+    {"name": "item_response", "persons": 6, "items": 4, "parametrization": "1PL"},
+    {"name": "stochastic_volatility", "length": 20},
+    {"name": "gaussian_process", "points": 9},
+    {"name": "hidden_markov", "length": 20},
+    {"name": "horseshoe", "rows": 20, "columns": 6, "relevant": 2},
+    {"name": "lotka_volterra"},
+]
+"""Every packaged model, small."""

@@ -14,20 +14,23 @@ def main(request: Request) -> None:
     from batchnuts.experiments.time_to_answer.scripts.stan_programs import MODELS
 
     options = request.options
-    code, parameters, data_of = MODELS[request.model]
-    posterior = stan.build(code, data=data_of(request.inputs), random_seed=request.seed)
+    model = MODELS[request.model]
+    code, data = model(**request.arguments(model))
+    posterior = stan.build(code, data=data, random_seed=request.seed)
+    starts = {name: array.tolist() for name, array in request.starts.items()}
     fit = posterior.sample(
         num_chains=options["chains"],
         num_warmup=options["warmup"],
         num_samples=request.draws,
         delta=options["target_acceptance"],
+        **({"init": [starts] * options["chains"]} if starts else {}),
         save_warmup=True,  # it is cheap, and says how many leapfrogs they took
     )
     shapes = dict(zip(fit.param_names, fit.dims, strict=True))
     length = (options["warmup"] + request.draws, options["chains"])  # the chains' index runs faster
     draws = {
         name: np.moveaxis(fit[name].reshape(*shapes[name], *length), (-1, -2), (0, 1))[:, options["warmup"] :]
-        for name in parameters
+        for name in fit.param_names
     }
     import arviz
 
