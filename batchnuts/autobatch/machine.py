@@ -40,6 +40,7 @@ from batchnuts.autobatch.engines.registry import (
 from batchnuts.autobatch.environment import processors
 from batchnuts.autobatch.errors import OptionError
 from batchnuts.autobatch.expression_library import LIBRARY as EXPRESSIONS
+from batchnuts.autobatch.frontend.hidden_state import depends_on_arguments_alone
 from batchnuts.autobatch.ir.evaluate import as_function
 from batchnuts.autobatch.ir.expression import Expression
 from batchnuts.autobatch.ir.program import STORED
@@ -77,6 +78,7 @@ __all__ = [
     "Traced",
     "as_function",
     "begin_code",
+    "depends_on_arguments_alone",
     "engine_infos",
     "engine_on",
     "engine_with",

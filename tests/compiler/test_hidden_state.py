@@ -288,6 +288,33 @@ def noisy_density(x):
     return -0.5 * ops.sum(x * x) + np.random.normal()  # noqa: NPY002  # density
 
 
+def quiet_density(x):
+    return -0.5 * ops.sum(x * x)
+
+
+def equal_density(x):
+    return -0.5 * ops.sum(x * x) if np.array_equal(x, x) else ops.sum(x)
+
+
+@pytest.mark.parametrize(
+    ("density", "said"),
+    [
+        (noisy_density, r"(?s)hidden_state.py:.*`np.random.normal` in 'noisy_density', .* batched. Inst"),
+        (equal_density, r"(?s)hidden_state.py:.*`np.array_equal`"),
+    ],
+)
+def test_a_density_is_refused_whose_programs_are_on_disk(density, said, tmp_path: Path) -> None:
+    """What the compiler makes of a run serves all densities in machine code: it does not look at them again."""
+    for log_density in (quiet_density, density):
+        model = Model(name="noisy", log_density=log_density, dimension=2)
+        run = functools.partial(sample_chains, model, chains=2, warmup=10, draws=2, cache=str(tmp_path))
+        if log_density is quiet_density:
+            run()
+            continue
+        with pytest.raises(BatchnutsError, match=said):
+            run()
+
+
 def test_a_density_is_refused() -> None:
     model = Model(name="noisy", log_density=noisy_density, dimension=2)
     with pytest.raises(

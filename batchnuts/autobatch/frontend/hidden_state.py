@@ -227,6 +227,12 @@ class StateFinder:
                 yield from self._in(value)
 
 
+def depends_on_arguments_alone(function: Any) -> bool:
+    """Whether no code that a function leads to is known to give another value each time, or to ask for values in a way
+    that hides that there are none. Of others one call does not say what the next one gives."""
+    return all(StateFinder(kind_of).find(function, "it") is None for kind_of in (hidden_state, needs_values))
+
+
 def _place(text: str, function: Any, code: types.CodeType, op: dis.Instruction) -> Callable[[bool], Hidden]:
     return lambda kind: Hidden(text, kind, function.__name__, _source_of(code, op))
 

@@ -14,6 +14,7 @@ from batchnuts.autobatch.machine import (
     TensorLibrary,
     TensorType,
     as_function,
+    depends_on_arguments_alone,
     expression_of_gradient,
     expression_of_library,
 )
@@ -76,6 +77,8 @@ def density_expression(
     """
     if model.batched_value_and_gradient is not None and library is not None:
         raise NotEmitted("a twin written for many chains")
+    if not depends_on_arguments_alone(model.flat_log_density):  # then the compiler refuses it, by its line
+        raise NotEmitted("what gives another value each time")
     refusals: list[Exception] = []
     expression = expression_of_gradient(model.flat_log_density, position, refusals.append)
     if expression is None and library is not None:
