@@ -19,11 +19,8 @@ What a machine does: runtime/machine.py.
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 from typing import Any
-
-import numpy as np
 
 from batchnuts.autobatch.api import BatchedFunction
 from batchnuts.autobatch.backends.backend import Identity
@@ -42,7 +39,6 @@ from batchnuts.autobatch.errors import OptionError
 from batchnuts.autobatch.expression_library import LIBRARY as EXPRESSIONS
 from batchnuts.autobatch.ir.evaluate import as_function
 from batchnuts.autobatch.ir.expression import Expression
-from batchnuts.autobatch.ir.program import STORED
 from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.language.arrays import library_of, tensor_library, tensor_library_of
 from batchnuts.autobatch.language.libraries.library import TensorLibrary, Traced
@@ -52,7 +48,6 @@ from batchnuts.autobatch.passes.record_expressions import recorded
 from batchnuts.autobatch.runtime.costly_work import costly_work
 from batchnuts.autobatch.runtime.machine import CostlyRuns, Machine, MachineCounts, ResumableMachine, State
 from batchnuts.autobatch.runtime.stackless import Tally
-from batchnuts.autobatch.runtime.virtual_machine import buffers_of
 from batchnuts.autobatch.scheduling.policies import COSTLY_WORK, costly_blocks
 from batchnuts.autobatch.scheduling.schedule import Schedule
 
@@ -143,19 +138,6 @@ class LaneProgram:
     def result(self, machine: Machine, state: State) -> Any:
         """The function's result, a structure of arrays [lanes, ...]; it means something on lanes that have halted."""
         return unflatten(flatten(self.result_type)[1], list(machine.results(state)))
-
-    @cached_property
-    def buffers(self) -> frozenset[str]:
-        """The stored variables that `write` writes rows to."""
-        return buffers_of(self._compiled.lowered)
-
-    @property
-    def lane_bytes(self) -> int:
-        """Bytes that one lane keeps between blocks: the top frames of its variables, without buffers."""
-        program = self._compiled.lowered
-        stored = (v for v, kind in program.var_alloc.items() if kind in STORED and v not in self.buffers)
-        types = (program.var_defs[v] for v in stored)
-        return sum(math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in types)
 
     @cached_property
     def costly_work(self) -> float:

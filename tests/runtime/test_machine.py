@@ -99,8 +99,6 @@ def test_lanes_restart_and_move() -> None:
 def test_what_a_program_says_of_one_lane() -> None:
     program = LaneProgram(squares, ARGUMENTS, "tensorflow", "xla")
     assert program.costly_work == 2, "elements"
-    assert 2 * 16 + 8 <= program.lane_bytes < EMPTY.nbytes, "x, total and n, but not the rows"
-    assert program.buffers
     assert LaneProgram(squares, ARGUMENTS, "numpy", "eager").costly_work == 0
 
 
