@@ -163,15 +163,11 @@ def begin_code(expression: Expression) -> None:
 
 
 def use_own_threads(shards: int | None = None, backend: str = "tensorflow") -> bool:
-    """Divide the processor among `shards` threads that drive machines (default: one for each core that may be used).
+    """Let `shards` threads that drive machines run at once (default: one for each core that may be used).
 
-    For a process that samples and does little else with the backend's library: with TensorFlow, code outside the
-    sampler has one thread afterwards. Call it before that makes its devices, which it does at the first tensor.
-
-    TensorFlow: whether the processor is so divided now; False, and nothing changed, if devices exist already or there
-    is a graphics card, and for fewer than two shards. What XLA compiles for one thread lies in a temporary directory
-    until the process ends, for the others (`execution.cache` keeps it for later processes). JAX needs no devices for
-    that: whether there are at least two shards and no accelerator. NumPy: False.
+    Call it before the backend's library makes its first array. JAX then runs programs in the threads that call them.
+    TensorFlow does so by itself; what XLA compiles lies in a temporary directory from then on, from which
+    `execution.cache` keeps it for later processes. Returns whether there are at least two shards. NumPy: False.
 
     Raises ValueError for an unknown backend, and for shards that are no integer of at least 1.
     """

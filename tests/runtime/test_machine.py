@@ -59,8 +59,7 @@ def test_a_run_in_pieces_gives_what_a_call_gives(backend: str, mode: str) -> Non
     machine = program.machine(3, 4, ends_early=True)
     begun = machine.start(ARGUMENTS)
     machine.trace(begun)
-    with program.engine.on_shard(0):
-        state = finished(machine, begun)
+    state = finished(machine, begun)
     assert machine.count_live(begun) == 3, "what was given stays as it was"
     assert machine.counts(begun).sweeps == 0 < machine.counts(state).sweeps
     found, expected = program.result(machine, state), squares.run(*ARGUMENTS, backend="numpy")

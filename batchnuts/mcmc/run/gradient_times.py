@@ -164,10 +164,9 @@ def _of_one_evaluation(program: LaneProgram, arguments: tuple[Any, ...]) -> floa
         machine.count_live(after)
         return time.process_time() - began, machine.counts(after).costly.executed / lanes
 
-    with program.engine.on_shard(0):
-        measure(1)  # compiles
-        sweeps = 1
-        while (measured := measure(sweeps))[0] < ENOUGH:
-            sweeps *= 2
-        several = [measured, *(measure(sweeps) for _ in range(REPEATS - 1))]
-        return min(seconds / evaluations for seconds, evaluations in several)
+    measure(1)  # compiles
+    sweeps = 1
+    while (measured := measure(sweeps))[0] < ENOUGH:
+        sweeps *= 2
+    several = [measured, *(measure(sweeps) for _ in range(REPEATS - 1))]
+    return min(seconds / evaluations for seconds, evaluations in several)
