@@ -6,10 +6,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-OWN_POOLS = "TF_OVERRIDE_GLOBAL_THREADPOOL"
-"""A variable of TensorFlow's: whether every device has a pool of its own. Read when it makes the first device; threads
-that make sessions set it for that moment."""
-
 
 def processors() -> int:
     """Processor cores that this process may use."""

@@ -19,11 +19,8 @@ What a machine does: runtime/machine.py.
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 from typing import Any
-
-import numpy as np
 
 from batchnuts.autobatch.api import BatchedFunction
 from batchnuts.autobatch.backends.backend import Identity
@@ -43,7 +40,6 @@ from batchnuts.autobatch.expression_library import LIBRARY as EXPRESSIONS
 from batchnuts.autobatch.frontend.hidden_state import depends_on_arguments_alone
 from batchnuts.autobatch.ir.evaluate import as_function
 from batchnuts.autobatch.ir.expression import Expression
-from batchnuts.autobatch.ir.program import STORED
 from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.language.arrays import library_of, tensor_library, tensor_library_of
 from batchnuts.autobatch.language.libraries.abstract import NotTyped
@@ -54,7 +50,6 @@ from batchnuts.autobatch.passes.record_expressions import NotRecorded, recorded
 from batchnuts.autobatch.runtime.costly_work import costly_work
 from batchnuts.autobatch.runtime.machine import CostlyRuns, Machine, MachineCounts, ResumableMachine, State
 from batchnuts.autobatch.runtime.stackless import Tally
-from batchnuts.autobatch.runtime.virtual_machine import buffers_of
 from batchnuts.autobatch.scheduling.policies import COSTLY_WORK, costly_blocks
 from batchnuts.autobatch.scheduling.schedule import Schedule
 
@@ -150,19 +145,6 @@ class LaneProgram:
         return unflatten(flatten(self.result_type)[1], list(machine.results(state)))
 
     @cached_property
-    def buffers(self) -> frozenset[str]:
-        """The stored variables that `write` writes rows to."""
-        return buffers_of(self._compiled.lowered)
-
-    @property
-    def lane_bytes(self) -> int:
-        """Bytes that one lane keeps between blocks: the top frames of its variables, without buffers."""
-        program = self._compiled.lowered
-        stored = (v for v, kind in program.var_alloc.items() if kind in STORED and v not in self.buffers)
-        types = (program.var_defs[v] for v in stored)
-        return sum(math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in types)
-
-    @cached_property
     def costly_work(self) -> float:
         """Multiplications and elements that the costly primitives compute for one lane, all of them once; 0 where they
         cannot be counted."""
@@ -186,15 +168,11 @@ def begin_code(expression: Expression) -> None:
 
 
 def use_own_threads(shards: int | None = None, backend: str = "tensorflow") -> bool:
-    """Divide the processor among `shards` threads that drive machines (default: one for each core that may be used).
+    """Let `shards` threads that drive machines run at once (default: one for each core that may be used).
 
-    For a process that samples and does little else with the backend's library: with TensorFlow, code outside the
-    sampler has one thread afterwards. Call it before that makes its devices, which it does at the first tensor.
-
-    TensorFlow: whether the processor is so divided now; False, and nothing changed, if devices exist already or there
-    is a graphics card, and for fewer than two shards. What XLA compiles for one thread lies in a temporary directory
-    until the process ends, for the others (`execution.cache` keeps it for later processes). JAX needs no devices for
-    that: whether there are at least two shards and no accelerator. NumPy: False.
+    Call it before the backend's library makes its first array. JAX then runs programs in the threads that call them.
+    TensorFlow does so by itself; what XLA compiles lies in a temporary directory from then on, from which
+    `execution.cache` keeps it for later processes. Returns whether there are at least two shards. NumPy: False.
 
     Raises ValueError for an unknown backend, and for shards that are no integer of at least 1.
     """

@@ -19,7 +19,7 @@ from batchnuts.autobatch.language.functions import LaneFunction
 from batchnuts.autobatch.passes.allocate import allocate, classify
 from batchnuts.autobatch.passes.coalesce import coalesce
 from batchnuts.autobatch.passes.depth_bound import DepthBound, depth_bound
-from batchnuts.autobatch.passes.duplicate_tails import duplicate_tails, fold_branches
+from batchnuts.autobatch.passes.duplicate_tails import duplicate_tails
 from batchnuts.autobatch.passes.eliminate import eliminate
 from batchnuts.autobatch.passes.flatten_structures import flatten_structures
 from batchnuts.autobatch.passes.if_convert import if_convert
@@ -27,7 +27,6 @@ from batchnuts.autobatch.passes.infer_types import Evaluator, Remembering, infer
 from batchnuts.autobatch.passes.inline import inline
 from batchnuts.autobatch.passes.invert import invert
 from batchnuts.autobatch.passes.lower import lower_function_calls
-from batchnuts.autobatch.passes.propagate_copies import propagate_copies
 from batchnuts.autobatch.passes.record_expressions import record_expressions
 from batchnuts.autobatch.passes.self_tail_calls import self_tail_calls
 from batchnuts.autobatch.passes.tail_calls import tail_calls
@@ -125,9 +124,7 @@ def compile_program(
     program = passed("self_tail_calls", self_tail_calls(program), verify.check_types)
     program = passed("inline", eliminate(inline(program)), verify.check_types)
     program = passed("if_convert", eliminate(if_convert(program)), verify.check_types)
-    with_calls = passed(
-        "duplicate_tails", eliminate(fold_branches(eliminate(duplicate_tails(program)))), verify.check_types
-    )
+    with_calls = passed("duplicate_tails", eliminate(duplicate_tails(program)), verify.check_types)
     obeys_discipline = partial(verify.check_stack_discipline, functions=with_calls.functions)
     with_calls = passed("record_expressions", record_expressions(with_calls), verify.check_expressions)
     program = passed("lower", lower_function_calls(with_calls), obeys_discipline)
@@ -141,7 +138,6 @@ def compile_program(
     program = passed("allocate", classify(eliminate(allocate(program))), is_allocated)
     program = passed("invert", classify(eliminate(invert(program, bodies))), is_allocated)
     program = passed("coalesce", coalesce(program), is_allocated)
-    program = passed("propagate_copies", classify(eliminate(propagate_copies(program))), is_allocated)
     program = passed("tail_calls", tail_calls(program), is_allocated)
     lowered = record_expressions(program)  # of what passes have added
     verify.check_expressions(lowered)

@@ -176,7 +176,7 @@ class ClusterRunner(Runner):
             if isinstance(outcome.result, Failure):
                 raise error_of(outcome.result, self.run_of.model, "warmup")
             if outcome.done:  # else it has died
-                self.policy, _ = outcome.result
+                self.policy = outcome.result
 
     @override
     def run(

@@ -32,10 +32,10 @@ from batchnuts.mcmc.storage.contract import Storage
 Result = TypeVar("Result")
 
 
-def prepare(run: str) -> tuple[str | None, int] | Failure:
+def prepare(run: str) -> str | Failure | None:
     """Compile what a worker needs; see Session.compile."""
 
-    def work(session: Session) -> tuple[str | None, int]:
+    def work(session: Session) -> str | None:
         return session.compile()
 
     return _in_session(run, work, "compile")
@@ -71,8 +71,7 @@ def advance(order: SegmentTask) -> SegmentReport | Failure:
         elif live is None or live.place != (order.stretch.number, order.segment):
             return SegmentReport(_name(order), session.address, lost=True)
         assert isinstance(live, WorkerGroup), "nothing else is kept there"
-        with session.on_shard() as shard:
-            live.run(shard, began + order.seconds)
+        live.run(began + order.seconds)
         report = live.report(session, order, began)
         live.place = order.stretch.number, order.segment + 1
         with session.changed:
@@ -152,11 +151,11 @@ class WorkerGroup:
                 before = start.position
         return cls((stretch.number, order.segment), attempt, before)
 
-    def run(self, shard: int, until: float) -> None:
+    def run(self, until: float) -> None:
         """Advance its chunks in turn until that time (perf_counter), or their end."""
         attempt = self.attempt
         attempt.host_state.longest_slice = max(until - time.perf_counter(), 0.0)
-        while not attempt.finished and time.perf_counter() < until and attempt.work(shard):
+        while not attempt.finished and time.perf_counter() < until and attempt.work():
             pass
 
     def report(self, session: Session, order: SegmentTask, began: float) -> SegmentReport:

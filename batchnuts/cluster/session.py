@@ -120,8 +120,6 @@ class Session:
         """The machine that runs chains; None until it is asked for."""
         self.live: dict[int, Any] = {}
         """By number: groups (`WorkerGroup`, segment.py) at the end of their last segment here."""
-        self.shards = list(range(threads))
-        """Parts of the processor that no task has."""
         self.changed = threading.Condition()
         """Guards all but `machine`; notified when a task ends."""
         self.making = threading.Lock()
@@ -138,8 +136,8 @@ class Session:
         if names:
             raise DiffersError(f"the model: other {', '.join(names)} on {self.address}")
 
-    def compile(self) -> tuple[str | None, int]:
-        """Compile the chains' program, unless it is; gives the policy of its schedule and the threads of this worker.
+    def compile(self) -> str | None:
+        """Compile the chains' program, unless it is; gives the policy of its schedule.
 
         Raises ClusterError where the density has other values than where the run began.
         """
@@ -157,7 +155,7 @@ class Session:
                     machine = ChainMachine(compiled, program.example, plan.execution, deepest_of(plan.sampler) + 1)
                     machine.compiled.result()
                 self.machine = machine
-            return self.machine.machine.policy, len(self.shards)
+            return self.machine.machine.policy
 
     def _check_density(self, values: tuple[NDArray[Any], NDArray[Any]]) -> None:
         for quantity, actual, expected in zip(("log-density", "gradient"), values, self.plan.density, strict=True):
@@ -190,17 +188,6 @@ class Session:
                 execution, seed = self.plan.execution, self.plan.sampler.seed
                 self.store = OpenStore(plan, Layout(self.model, plan.content, execution, seed))
             return self.store
-
-    @contextmanager
-    def on_shard(self) -> Iterator[int]:
-        """A part of the processor for the thread that asks."""
-        with self.changed:
-            shard = self.shards.pop() if self.shards else 0
-        try:
-            yield shard
-        finally:
-            with self.changed:
-                self.shards.append(shard)
 
     @contextmanager
     def using(self, parameters: MetricParameters, identity: Any) -> Iterator[None]:

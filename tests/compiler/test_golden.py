@@ -47,7 +47,6 @@ CHANGED_BY: dict[str, Any] = {
     "allocate": fibonacci,
     "invert": fibonacci,
     "coalesce": fibonacci,
-    "propagate_copies": BY_NAME["tree_heights"].function,
     "tail_calls": is_even,
 }
 """For each pass a short program that it changes."""

@@ -7,11 +7,9 @@ import programs
 import pytest
 from nuts_shaped import NUTS_SHAPED_TYPES, nuts_shaped
 from pass_results import WAYS, assert_same, full, ops_of, passes, pushed
-from programs.control_flow import known_at_first
 from programs.recursion import climb
 
 from batchnuts.autobatch import BranchOp, FunctionCallOp, GotoOp, PopOp, PrimOp, PushGotoOp, PushOp, batch
-from batchnuts.autobatch.ir.program import COPY
 from batchnuts.autobatch.passes.if_convert import SELECT
 
 # ---- tail calls ------------------------------------------------------------------------------------------------------
@@ -48,7 +46,7 @@ def test_arguments_of_a_tail_call_are_assigned_in_parallel() -> None:
 
 def test_mutual_tail_calls_are_jumps() -> None:
     found = passes(programs.is_even, "int64")
-    assert len(ops_of(found["propagate_copies"], PushGotoOp)) == 3
+    assert len(ops_of(found["coalesce"], PushGotoOp)) == 3
     (call,) = ops_of(found["tail_calls"], PushGotoOp)
     assert call.target_label == "is_even.entry", "only main still calls"
     assert not ops_of(found["tail_calls"], PushOp, PopOp)
@@ -163,21 +161,6 @@ def test_a_loops_test_runs_with_its_body() -> None:
     assert len(blocks) == 3
     assert any(b.label in b.terminator.__dict__.values() for b in blocks), "the body is a loop of one block"
     assert_same(count_up, np.array([0, 5, 8]))
-
-
-def test_a_branch_on_a_literal_is_a_jump() -> None:
-    program = passes(known_at_first, "int64")["duplicate_tails"]
-    assert len(ops_of(program, BranchOp)) == 1
-    assert_same(known_at_first, np.array([0, 5, 8]))
-
-
-def test_copies_to_where_the_value_stands_go() -> None:
-    found = passes(nuts_shaped, *NUTS_SHAPED_TYPES)
-
-    def copied(name: str) -> int:
-        return sum(len(op.vars_out) for op in ops_of(found[name], PrimOp) if op.function is COPY)
-
-    assert copied("propagate_copies") < copied("coalesce")
 
 
 # ---- the shape of NUTS -----------------------------------------------------------------------------------------------

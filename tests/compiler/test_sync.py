@@ -29,7 +29,6 @@ PASSES = (
     "allocate",
     "invert",
     "coalesce",
-    "propagate_copies",
     "tail_calls",
 )
 

@@ -24,7 +24,6 @@ LOWERED = (
     "allocate",
     "invert",
     "coalesce",
-    "propagate_copies",
     "tail_calls",
 )
 """The passes from lowering on, in order."""

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from mutants import around, killed_by, rewrite
 
-from batchnuts.autobatch.machine import LaneProgram
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.cluster import recent, segment
 from batchnuts.mcmc.execution import attempt, chunk, chunk_plan, saved_stretch
@@ -33,7 +32,7 @@ def the_last_chunk_is_lost(patch: pytest.MonkeyPatch) -> None:
 @killed_by("chunks chunk_plan", f"{RUNS}::test_automatic_chunks", cheap=True)
 def no_round_number_of_chunks(patch: pytest.MonkeyPatch) -> None:
     """some threads have a chunk more than others"""
-    rewrite(patch, chunk_plan.divide, "math.ceil(chunks / shards) * shards", "chunks")
+    rewrite(patch, chunk_plan.divide, "(max_width * shards)) * shards", "max_width)")
 
 
 @killed_by("chunks chunk_plan", f"{RUNS}::test_chunks_asked_for", cheap=True)
@@ -57,12 +56,6 @@ def no_minimum_number_of_rows(patch: pytest.MonkeyPatch) -> None:
 def buffers_shared_by_all_chains(patch: pytest.MonkeyPatch) -> None:
     """rows are counted as if all chains were in one chunk"""
     rewrite(patch, chunk_plan.buffer_rows, "MAX_WIDTH if is_compiled(execution) else chains", "chains")
-
-
-@killed_by("chunks chunk_plan", f"{PLAN}::test_the_width_of_a_chunk_follows_what_a_chain_keeps")
-def buffers_kept_in_the_cache(patch: pytest.MonkeyPatch) -> None:
-    """buffers of rows count for the width of a chunk"""
-    rewrite(patch, LaneProgram.lane_bytes.fget, " and v not in self.buffers", "")
 
 
 # ---- lanes that run no chain ----------------------------------------------------------------------------------------

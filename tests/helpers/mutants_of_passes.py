@@ -24,7 +24,6 @@ from batchnuts.autobatch.passes import (
     duplicate_tails,
     if_convert,
     invert,
-    propagate_copies,
     self_tail_calls,
     tail_calls,
 )
@@ -95,25 +94,6 @@ def undone_twice(patch: pytest.MonkeyPatch) -> None:
 def assigned_parameters_too(patch: pytest.MonkeyPatch) -> None:
     """a parameter is inverted although its function assigns it"""
     patch.setattr(invert, "any", lambda values: False, raising=False)
-
-
-@mutant("propagate_copies")
-def equal_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """variables once equal count as equal after one of them changed"""
-    around(patch, propagate_copies, "_after", lambda true, op, equal, program: equal | true(op, equal, program))
-
-
-@mutant("propagate_copies")
-def equal_on_one_path(patch: pytest.MonkeyPatch) -> None:
-    """variables equal on one path count as equal where paths meet"""
-
-    def change(true: Any, graph: Any, analysis: Any, **options: Any) -> Any:
-        def merge(a: Any, b: Any) -> Any:
-            return (a or frozenset()) | (b or frozenset())
-
-        return true(graph, replace(analysis, merge=merge), **options)
-
-    around(patch, propagate_copies, "solve", change)
 
 
 @mutant("tail_calls")

@@ -82,8 +82,6 @@ SHOWN_BY = {
     "costly_ignored": "costly_after_uneven_work",
     "drop_writes": "squares",
     "enumerate_begins_with_zero": "dot_of_rows",
-    "equal_for_ever": "quicksort",
-    "equal_on_one_path": "same_argument",
     "everything_may_be_speculated": "dataclass_fields",
     "first_result_only": "unpacks_results",
     "frames_kept_at_a_jump": "climb",

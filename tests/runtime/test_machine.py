@@ -59,8 +59,7 @@ def test_a_run_in_pieces_gives_what_a_call_gives(backend: str, mode: str) -> Non
     machine = program.machine(3, 4, ends_early=True)
     begun = machine.start(ARGUMENTS)
     machine.trace(begun)
-    with program.engine.on_shard(0):
-        state = finished(machine, begun)
+    state = finished(machine, begun)
     assert machine.count_live(begun) == 3, "what was given stays as it was"
     assert machine.counts(begun).sweeps == 0 < machine.counts(state).sweeps
     found, expected = program.result(machine, state), squares.run(*ARGUMENTS, backend="numpy")
@@ -99,8 +98,6 @@ def test_lanes_restart_and_move() -> None:
 def test_what_a_program_says_of_one_lane() -> None:
     program = LaneProgram(squares, ARGUMENTS, "tensorflow", "xla")
     assert program.costly_work == 2, "elements"
-    assert 2 * 16 + 8 <= program.lane_bytes < EMPTY.nbytes, "x, total and n, but not the rows"
-    assert program.buffers
     assert LaneProgram(squares, ARGUMENTS, "numpy", "eager").costly_work == 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -91,10 +90,7 @@ class Threads(Protocol):
     """The support of an array library for host threads that each drive a machine; a module of its backend."""
 
     def use_own_threads(self, shards: int) -> bool:
-        """Divide the processor into that number of parts; returns whether it is so divided now."""
-
-    def on_shard(self, number: int) -> AbstractContextManager[None]:
-        """Within, this thread runs on the part of the processor with that number, modulo the number of parts."""
+        """Have programs run in so many threads at once; returns whether there are at least two."""
 
     def has_accelerator(self) -> bool:
         """Whether the library computes elsewhere than on the processor. It is imported, and looks for devices."""
@@ -126,11 +122,3 @@ class Engine(ABC):
     def threads(self) -> Threads | None:
         """Its library's support of threads; None where it computes in the thread that calls. Imports the library."""
         return None
-
-    def on_shard(self, number: int) -> AbstractContextManager[None]:
-        """Within, this thread runs on the part of the processor with that number, modulo the number of parts.
-
-        Such parts are made by `machine.use_own_threads`; without them nothing changes.
-        """
-        threads = self.threads()
-        return threads.on_shard(number) if threads is not None else nullcontext()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
 
 from batchnuts.autobatch.backends.registry import has_jax, missing
 
@@ -12,11 +11,6 @@ from batchnuts.autobatch.backends.registry import has_jax, missing
 def use_own_threads(shards: int) -> bool:
     """Whether there are at least two."""
     return shards >= 2
-
-
-def on_shard(number: int) -> AbstractContextManager[None]:
-    """Nothing to do: each thread computes what it starts."""
-    return nullcontext()
 
 
 _DEVICES = ("/dev/nvidiactl", "/dev/kfd")

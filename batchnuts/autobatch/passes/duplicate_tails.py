@@ -21,9 +21,7 @@ from batchnuts.autobatch.ir.program import (
     Function,
     GotoOp,
     IndirectGotoOp,
-    PrimOp,
     Program,
-    writes,
 )
 
 LARGEST_REPEATED = 4
@@ -33,11 +31,6 @@ LARGEST_REPEATED = 4
 def duplicate_tails(program: Program) -> Program:
     """The program with calls, in which no block jumps to a small one."""
     return simplify(program.with_functions({f.name: _merge(f) for f in program.all_functions()}))
-
-
-def fold_branches(program: Program) -> Program:
-    """The program in which no block branches on what it has itself set to True or False."""
-    return simplify(program.with_functions({f.name: _fold(f) for f in program.all_functions()}))
 
 
 def _merge(function: Function) -> Function:
@@ -50,22 +43,6 @@ def _merge(function: Function) -> Function:
         return replace(block, ops=block.ops + target.ops, terminator=target.terminator)
 
     return replace(function, graph=ControlFlowGraph(tuple(map(with_target, function.graph.blocks))))
-
-
-def _fold(function: Function) -> Function:
-    def folded(block: Block) -> Block:
-        if not isinstance(block.terminator, BranchOp):
-            return block
-        condition = block.terminator.cond_var
-        maker = next((op for op in reversed(block.ops) if condition in writes(op)), None)
-        if not isinstance(maker, PrimOp) or maker.vars_in or len(maker.vars_out) != 1:
-            return block
-        value = maker.function.call()[0]
-        if not isinstance(value, bool):
-            return block
-        return replace(block, terminator=GotoOp(block.terminator.true_label if value else block.terminator.false_label))
-
-    return replace(function, graph=ControlFlowGraph(tuple(map(folded, function.graph.blocks))))
 
 
 def _is_small(block: Block) -> bool:

@@ -4,8 +4,7 @@
     f.resume: pop f.x ; return                   -->
 
 The callee then returns to where `f` would have returned. What `f` still has to drop it drops before, unless the callee
-may use that frame: it may start from the value there (`propagate_copies` leaves an argument where it is), or leave its
-result on top of it.
+may use that frame: it may start from the value there, or leave its result on top of it.
 """
 
 from __future__ import annotations

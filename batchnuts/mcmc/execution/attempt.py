@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -140,8 +139,8 @@ class Attempt:
         """Let each work on one chunk after another."""
         self.stopping.clear()
         self.working = True
-        for shard in range(self.chunking.shards):
-            workers.start(partial(self.serve, shard))
+        for _ in range(self.chunking.shards):
+            workers.start(self.serve)
 
     def pause(self, workers: Workers) -> None:
         """Let the workers finish their current slices, and wait for them."""
@@ -149,11 +148,11 @@ class Attempt:
         workers.wait()
         self.working = False
 
-    def serve(self, shard: int) -> None:
+    def serve(self) -> None:
         """Run slices of one chunk after another in one thread, until none is waiting."""
         while not self.stopping.is_set():
             try:
-                if not self.work(shard):
+                if not self.work():
                     return
             except BaseException as error:
                 with self.lock:
@@ -162,18 +161,17 @@ class Attempt:
                     self.lock.notify_all()
                 return
 
-    def work(self, shard: int) -> bool:
+    def work(self) -> bool:
         """A slice of the chunk whose turn it is; False if none is waiting."""
         with self.lock:
             if not self.waiting:
                 return False
             place = min(self.waiting, key=self.turn)
             self.waiting.discard(place)
-        with self.machine.engine.on_shard(shard):
-            if self.host_state.owes(self.chunks[place]):
-                self.deliver(place)
-            else:
-                self.step(place)
+        if self.host_state.owes(self.chunks[place]):
+            self.deliver(place)
+        else:
+            self.step(place)
         return True
 
     def turn(self, place: MergePosition) -> tuple[float, MergePosition]:

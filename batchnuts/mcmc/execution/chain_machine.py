@@ -35,7 +35,6 @@ class ChainMachine:
         self, program: LaneProgram, example: ChainInputs, execution: ExecutionSettings, first_depth: int
     ) -> None:
         self.program = program
-        self.engine = program.engine
         self.may_grow = execution.max_stack_depth is None
         depth = execution.max_stack_depth or first_depth
         # ends_early: so that chunks with few remaining chains can be merged

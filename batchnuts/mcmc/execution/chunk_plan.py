@@ -14,12 +14,8 @@ from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 COSTLY_CHUNK_LANES = 128
 """Chains of a chunk at most, where the gradient costs most of the time."""
 
-MIN_WIDTH, MAX_WIDTH = 64, 256
-"""Bounds of the same for cheap gradients: fewer chains cost as much, and with more, too many wait at the chunk's
-end."""
-
-CACHE = 1_200_000
-"""Bytes of variables that a chunk may have beyond MIN_WIDTH: they stay in a core's cache."""
+MAX_WIDTH = 256
+"""The same for cheap gradients: with more, too many wait at the chunk's end."""
 
 BUFFER_BYTES = 16_000_000
 """Size of the rows that a chunk records before they go to the host: twice a second they go in and out of the compiled
@@ -32,13 +28,6 @@ the next return to the host: once in so many transitions, that is nothing."""
 OWN_PACE_WIDTH, WIDE_WORK = 128, 5_000
 """Chains of a chunk at most where each runs at its own pace, and the work of one gradient above which it is MAX_WIDTH:
 what a narrow chunk gains in the processor's caches, a wide product of matrices gains more (docs/decisions/0067)."""
-
-MIN_LANES = 2
-"""The minimum number of chains of a chunk of several: an evaluation costs as much for fewer."""
-
-ALONE = 2
-"""Chains for each thread up to which each is a chunk of its own, where the gradient is cheap. A machine of one lane has
-no masks, and runs only the blocks that its chain needs (measured: docs/results/performance_log.md)."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +52,7 @@ def maximum_width(program: LaneProgram) -> int:
     """The maximum number of chains of a chunk of the program `run_chain`, where its machine is compiled."""
     if program.costly_work > COSTLY_WORK:
         return COSTLY_CHUNK_LANES
-    if program.engine.info.own_pace:
-        return MAX_WIDTH if program.costly_work > WIDE_WORK else OWN_PACE_WIDTH
-    fit = CACHE // max(program.lane_bytes, 1)
-    return max(MIN_WIDTH, min(fit // 16 * 16, MAX_WIDTH))
-
-
-def chains_alone(program: LaneProgram) -> int:
-    """Up to how many chains of each thread run alone; a costly gradient gains by a second chain, with one matrix, and
-    chains that run at their own pace gain by each."""
-    return 1 if program.costly_work > COSTLY_WORK or program.engine.info.own_pace else ALONE
+    return OWN_PACE_WIDTH if program.engine.info.own_pace and program.costly_work <= WIDE_WORK else MAX_WIDTH
 
 
 def own_threads(chains: int | Literal["auto"], execution: ExecutionSettings) -> None:
@@ -80,8 +60,8 @@ def own_threads(chains: int | Literal["auto"], execution: ExecutionSettings) -> 
 
     Not with one chunk, whose gradient may use all threads.
     """
-    likely = MIN_LANES * processors() if chains == "auto" else chains
-    shards = divide(likely, execution, likely, processors(), alone=1).shards
+    likely = processors() if chains == "auto" else chains
+    shards = divide(likely, execution, likely, processors()).shards
     if is_compiled(execution) and shards > 1:
         use_own_threads(shards, execution.backend)
 
@@ -103,9 +83,8 @@ def buffer_rows(
     return min(most, max(MIN_ROWS, BUFFER_BYTES // (lanes * size)))
 
 
-def divide(chains: int, execution: ExecutionSettings, max_width: int, cores: int, alone: int) -> Chunking:
-    """The chunking that the settings ask for, and where they leave it open one of at most `max_width` chains a chunk,
-    and of single chains where there are no more than `alone` for each thread.
+def divide(chains: int, execution: ExecutionSettings, max_width: int, cores: int) -> Chunking:
+    """The chunking that the settings ask for, and where they leave it open one of at most `max_width` chains a chunk.
 
     Chosen automatically, only compiled programs are divided: elsewhere Python's lock lets one thread run at a time.
     """
@@ -115,12 +94,8 @@ def divide(chains: int, execution: ExecutionSettings, max_width: int, cores: int
         lanes = min(execution.chunk_lanes, chains)
     elif not compiled:
         lanes = chains
-    elif chains <= alone * shards:
-        lanes = 1
-    else:
-        chunks = max(math.ceil(chains / max_width), min(shards, chains // MIN_LANES), 1)
-        if chunks > 1:  # a round number of chunks for each thread
-            chunks = min(math.ceil(chunks / shards) * shards, chains)
+    else:  # a round number of chunks for each thread
+        chunks = min(math.ceil(chains / (max_width * shards)) * shards, chains)
         lanes = math.ceil(chains / chunks)
     chunks = math.ceil(chains / lanes)
     return Chunking(chunks, lanes, min(shards, chunks))

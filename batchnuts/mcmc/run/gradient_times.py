@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import batch
-from batchnuts.autobatch.machine import COSTLY_WORK, LaneProgram, engine_infos
+from batchnuts.autobatch.machine import LaneProgram, engine_infos
 from batchnuts.disk_cache.folder import current
 from batchnuts.disk_cache.identity import digest_of, surroundings
-from batchnuts.mcmc.execution.chunk_plan import MAX_WIDTH, chains_alone, divide, maximum_width
+from batchnuts.mcmc.execution.chunk_plan import divide, maximum_width
 from batchnuts.mcmc.execution.density_identity import density_identity
 from batchnuts.mcmc.execution.evaluation import Checked
 from batchnuts.mcmc.execution.lane_program import lane_program
@@ -77,8 +77,6 @@ class GradientTimes:
     seconds: tuple[float, ...]
     width: int
     """The maximum number of chains of a chunk."""
-    alone: int
-    """Up to how many chains of each thread run alone (chunk_plan.chains_alone)."""
     own_pace: bool
     """Whether lanes run each at its own pace."""
 
@@ -90,11 +88,8 @@ class GradientTimes:
         return float(np.interp(width, self.widths, self.seconds))
 
     def of_all_chains(self, chains: int, dimension: int, execution: ExecutionSettings, cores: int) -> float:
-        """Seconds in which every one of some chains makes one gradient, as chunks on all cores.
-
-        Chunks of a cheap density may be narrower than is assumed here, where a lane keeps much between blocks.
-        """
-        chunking = divide(chains, execution, self.width, cores, self.alone)
+        """Seconds in which every one of some chains makes one gradient, as chunks on all cores."""
+        chunking = divide(chains, execution, self.width, cores)
         lanes, beside = chunking.lanes, OWN_PACE if self.own_pace else IN_STEP
         sweep = beside.sweep + (beside.lane + beside.coordinate * dimension) * lanes + self.of(lanes)
         return math.ceil(chunking.chunks / chunking.shards) * sweep
@@ -123,7 +118,7 @@ def _key(model: Model, density_library: DensityLibrary, checked: Checked, execut
         return None
     packages = [f"{name} {version(name)}" for name in ("batchnuts", *engine_infos()[density_library.backend].packages)]
     engine_and_mode = execution.backend, execution.expert.mode
-    return digest_of("times of a gradient, 2", density, repr((engine_and_mode, WIDTHS)), *packages, surroundings())
+    return digest_of("times of a gradient, 3", density, repr((engine_and_mode, WIDTHS)), *packages, surroundings())
 
 
 def time_gradients(
@@ -153,10 +148,7 @@ def time_gradients(
             break
         seconds.append(_of_one_evaluation(program, arguments(lanes)))
     own_pace = program.engine.info.own_pace
-    width = maximum_width(program)  # where lanes run blocks together, those of NUTS keep more than these here
-    if not own_pace and program.costly_work <= COSTLY_WORK:
-        width = MAX_WIDTH
-    return GradientTimes(WIDTHS[: len(seconds)], tuple(seconds), width, chains_alone(program), own_pace)
+    return GradientTimes(WIDTHS[: len(seconds)], tuple(seconds), maximum_width(program), own_pace)
 
 
 def _of_one_evaluation(program: LaneProgram, arguments: tuple[Any, ...]) -> float:
@@ -172,10 +164,9 @@ def _of_one_evaluation(program: LaneProgram, arguments: tuple[Any, ...]) -> floa
         machine.count_live(after)
         return time.process_time() - began, machine.counts(after).costly.executed / lanes
 
-    with program.engine.on_shard(0):
-        measure(1)  # compiles
-        sweeps = 1
-        while (measured := measure(sweeps))[0] < ENOUGH:
-            sweeps *= 2
-        several = [measured, *(measure(sweeps) for _ in range(REPEATS - 1))]
-        return min(seconds / evaluations for seconds, evaluations in several)
+    measure(1)  # compiles
+    sweeps = 1
+    while (measured := measure(sweeps))[0] < ENOUGH:
+        sweeps *= 2
+    several = [measured, *(measure(sweeps) for _ in range(REPEATS - 1))]
+    return min(seconds / evaluations for seconds, evaluations in several)

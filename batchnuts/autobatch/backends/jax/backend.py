@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,9 +45,6 @@ from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.passes.infer_types import AbstractResult
 
 MODES = ("xla", "eager")
-
-LONGEST_SUM = 32
-"""Rows that XLA's compiler for processors sums in one plain loop."""
 
 
 class JaxBackend(Backend, LaneCounts):
@@ -135,7 +131,7 @@ class JaxBackend(Backend, LaneCounts):
     @override
     @with_64_bits
     def count(self, mask: Any) -> Array:
-        return lax.convert_element_type(_sum_of_rows(lax.convert_element_type(mask, "int32")), "int64")
+        return jnp.sum(mask, dtype="int64")
 
     @override
     @with_64_bits
@@ -146,7 +142,7 @@ class JaxBackend(Backend, LaneCounts):
     def waiting(self, pc: Any, halted: int) -> Array:
         indices = np.arange(halted + 1, dtype="int32")
         is_at = lax.eq(*jnp.broadcast_arrays(pc[:, None], indices))
-        return lax.convert_element_type(_sum_of_rows(lax.convert_element_type(is_at, "int32")), "int64")
+        return jnp.sum(is_at, axis=0, dtype="int64")
 
     @override
     @with_64_bits
@@ -264,21 +260,6 @@ def _of_part(part: PartFunction) -> ByIdentity:
     identity = part.identity
     result = (dict.fromkeys(part.gives, 0), 0 if part.may_fail else None)
     return ByIdentity(lambda types: identity.key(part.text(), types, lanes=part.lanes), result, identity.is_unchanged)
-
-
-def _sum_of_rows(x: Any) -> Any:
-    """The sum over the first axis.
-
-    XLA for processors makes one operation of it, with all that leads to it, if no plain sum is longer than LONGEST_SUM;
-    a longer one becomes three, without vector instructions.
-    """
-    remainders = []
-    while x.shape[0] > LONGEST_SUM:
-        half = x.shape[0] // 2
-        if x.shape[0] % 2:
-            remainders.append(x[2 * half])
-        x = x[:half] + x[half : 2 * half]
-    return functools.reduce(lax.add, remainders, jnp.sum(x, axis=0, dtype=x.dtype))
 
 
 def _run_if_due(step: BlockStep, due: Any, state: State) -> State:

@@ -1,8 +1,7 @@
 """Threads of JAX that each drive a machine.
 
 By itself JAX hands a program for the processor to a thread of its own, which runs one after another. Asked to run it in
-the thread that calls, it runs as many at once as there are threads; none of them needs a device of its own, so that a
-program is compiled once.
+the thread that calls, it runs as many at once as there are threads.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
 
 _IN_CALLERS_THREAD = "JAX_CPU_ENABLE_ASYNC_DISPATCH"
 """Environment variable that JAX reads when it is imported; a setting of the same name holds until the first array."""
@@ -29,11 +27,6 @@ def use_own_threads(shards: int) -> bool:
 
         jax.config.update("jax_cpu_enable_async_dispatch", False)
     return True
-
-
-def on_shard(number: int) -> AbstractContextManager[None]:
-    """Nothing to do: each thread computes what it starts."""
-    return nullcontext()
 
 
 _PLUGINS = ("jax_plugins", "libtpu")

@@ -57,9 +57,6 @@ FEW = 1 << 15
 """Arrays of up to this many elements are copied from NumPy faster than an operation fills them: its call takes 30
 microseconds, and in a graph it is three nodes."""
 
-LONGEST_SUM = 32
-"""Rows that XLA's compiler for processors sums in one plain loop."""
-
 
 class TensorFlowBackend(Backend, LaneCounts):
     """The `Backend` of TensorFlow tensors.
@@ -153,7 +150,7 @@ class TensorFlowBackend(Backend, LaneCounts):
     @override
     def count(self, mask: Any) -> tf.Tensor:
         with self._scope("rule"):
-            return tf.cast(_sum_of_rows(tf.cast(mask, tf.int32)), tf.int64)
+            return tf.math.count_nonzero(mask)
 
     @override
     def largest(self, values: Any, mask: Any) -> tf.Tensor:
@@ -163,7 +160,7 @@ class TensorFlowBackend(Backend, LaneCounts):
     def waiting(self, pc: Any, halted: int) -> tf.Tensor:
         with self._scope("rule"):
             indices = tf.range(halted + 1, dtype=tf.int32)
-            return tf.cast(_sum_of_rows(tf.cast(pc[:, None] == indices, tf.int32)), tf.int64)
+            return tf.math.count_nonzero(pc[:, None] == indices, 0)
 
     @override
     def take_rows(self, memory: Any, rows: Any) -> tf.Tensor:
@@ -293,21 +290,6 @@ class TensorFlowBackend(Backend, LaneCounts):
         touched = {name: state[name] for name in plan.touches}
         touched, sweeps_made = tf.while_loop(goes_on, one_sweep, (touched, tf.zeros_like(budget)))
         return {**state, **touched}, sweeps_made
-
-
-def _sum_of_rows(x: Any) -> Any:
-    """The sum over the first axis.
-
-    XLA for processors makes one operation of it, with all that leads to it, if no plain sum is longer than LONGEST_SUM;
-    a longer one becomes three, without vector instructions.
-    """
-    remainders = []
-    while x.shape[0] > LONGEST_SUM:
-        half = x.shape[0] // 2
-        if x.shape[0] % 2:
-            remainders.append(x[2 * half])
-        x = x[:half] + x[half : 2 * half]
-    return tf.add_n([tf.reduce_sum(x, 0), *remainders])
 
 
 def _traced(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

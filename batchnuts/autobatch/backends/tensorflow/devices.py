@@ -1,21 +1,12 @@
-"""Threads of TensorFlow: a pool for each of the threads that drive machines, in place of one for all.
-
-XLA for processors hands parts of a program to the threads of its device's pool, though with many small kernels that
-gains little. So two machines that run at once on the one device of the processor compete for its threads; on a device
-of its own, whose pool is a single thread, each runs as if it were alone (decisions/0015). TensorFlow would compile a
-program for each device; it loads it for the others from a file, which takes a third of the time.
-"""
+"""TensorFlow's devices, and what has to be settled before it makes them: where it stores what XLA compiles."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
-from batchnuts.autobatch.environment import OWN_POOLS, variable_set, with_flag
+from batchnuts.autobatch.environment import variable_set, with_flag
 from batchnuts.process.quiet import import_tensorflow
 
 _KEEP = "--tf_xla_persistent_cache_directory"
@@ -27,27 +18,9 @@ MIN_FREE_BYTES = 1 << 30
 
 
 def use_own_threads(shards: int) -> bool:
-    """Divide the processor into devices of one thread each; returns whether it is so divided now."""
-    import_tensorflow()
-    import tensorflow as tf
-
-    if PROCESS.devices:
-        return len(PROCESS.devices) >= shards
-    if shards < 2:
-        return False
+    """Prepare the disk cache: threads run programs at once by themselves. Returns whether there are at least two."""
     prepare_disk_cache()
-    processors = tf.config.list_physical_devices("CPU")
-    if len(processors) != 1 or has_accelerator():
-        return False
-    try:
-        tf.config.threading.set_intra_op_parallelism_threads(1)
-    except RuntimeError:  # the devices are there
-        _keep_no_programs()
-        return False
-    with variable_set(OWN_POOLS, "1"):
-        tf.config.set_logical_device_configuration(processors[0], [tf.config.LogicalDeviceConfiguration()] * shards)
-        PROCESS.devices = tuple(device.name for device in tf.config.list_logical_devices("CPU"))  # makes them
-    return True
+    return shards >= 2
 
 
 def has_accelerator() -> bool:
@@ -76,50 +49,8 @@ def prepare_disk_cache() -> None:
                 PROCESS.programs = directory
             else:
                 directory.cleanup()
-    except OSError:  # no such folder: then programs are compiled for each device
+    except OSError:  # no such folder
         pass
     if flags is not None:
         with variable_set("TF_XLA_FLAGS", flags):
             tf.config.list_physical_devices("CPU")
-
-
-def _keep_no_programs() -> None:
-    """TensorFlow had looked before, and does not know of the directory."""
-    if PROCESS.programs is not None:
-        PROCESS.programs.cleanup()
-        PROCESS.programs = None
-
-
-_of_thread = threading.local()
-"""The shard of each thread that has one."""
-
-
-@contextmanager
-def on_shard(number: int) -> Iterator[None]:
-    """Within, this thread runs on the device of the shard, if shards have devices."""
-    if not PROCESS.devices:
-        yield
-        return
-    import tensorflow as tf
-
-    _of_thread.shard, previous = number % len(PROCESS.devices), present_shard()
-    try:
-        with tf.device(PROCESS.devices[_of_thread.shard]):
-            yield
-    finally:
-        _of_thread.shard = previous
-
-
-def present_shard() -> int:
-    """The shard of this thread; the first one if it has none, or if shards have no devices."""
-    return getattr(_of_thread, "shard", 0)
-
-
-@contextmanager
-def own_pool() -> Iterator[int | None]:
-    """A session that is made inside has a pool of this many threads of its own, if shards have devices."""
-    if not PROCESS.devices:
-        yield None
-        return
-    with variable_set(OWN_POOLS, "1"):
-        yield 1

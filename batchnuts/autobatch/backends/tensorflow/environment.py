@@ -11,11 +11,9 @@ class ProcessSettings:
     """The settings of TensorFlow and XLA in this process.
 
     They read such settings once and keep them until the process ends, so the first user of a setting decides it for
-    all. The only other state of the backends that belongs to the process is the shard of each thread (devices.py).
+    all.
     """
 
-    devices: tuple[str, ...] = ()
-    """The processor's parts of one thread each, by TensorFlow's names (devices.py); none: it is not divided."""
     programs: tempfile.TemporaryDirectory[str] | None = None
     """Where TensorFlow stores what XLA has compiled, if it does; deleted when the process ends."""
 

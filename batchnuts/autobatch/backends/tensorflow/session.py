@@ -3,8 +3,6 @@
 TensorFlow's eager runtime keeps every program that XLA compiles, and its graphs, until the process ends: a hundred MB
 for NUTS on a small model. A session has devices of its own, and what is compiled for them belongs to them; it is freed
 with the session (decisions/0030).
-
-Where threads have devices of their own (devices.py), each has its session, with a pool of one thread.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 from batchnuts.autobatch.backends.tensorflow.cached_programs import KeptProgram, kept_program, known_program
-from batchnuts.autobatch.backends.tensorflow.devices import own_pool, present_shard
 from batchnuts.autobatch.language.libraries.tensorflow_graphs import renamed
 from batchnuts.disk_cache.identity import MOST_CONSTANT_BYTES
 
@@ -57,8 +54,8 @@ class SessionProgram:
         )
         self.once_run: Callable[[], object] = lambda: None
         """Called when a program that is kept has run for the first time."""
-        self._runs: dict[int, Any] = {}
-        """What runs the program, by shard."""
+        self._run: Any = None
+        """What runs the program."""
         self._making = threading.Lock()
 
     @classmethod
@@ -97,32 +94,26 @@ class SessionProgram:
         return None if kept is None else (cls(kept.graph, header["ends"], captured, kept), header["about"])
 
     def __call__(self, *arrays: Any) -> Sequence[np.ndarray]:
-        """Run it, on the shard that this thread is at."""
+        """Run it."""
         inputs = [*map(np.asarray, arrays), *self._captured]
-        shard = present_shard()
-        run = self._runs.get(shard)
-        if run is None:
+        if self._run is None:
             with self._making:
-                run = self._runs.get(shard)
-                if run is None:
-                    if self._kept is not None and not self._runs:
-                        first_results: Sequence[np.ndarray] = self._kept.first_run(lambda: self._begin(shard)(*inputs))
+                if self._run is None:
+                    if self._kept is not None:
+                        first_results: Sequence[np.ndarray] = self._kept.first_run(lambda: self._begin()(*inputs))
                         self.once_run()
                         return first_results
-                    run = self._begin(shard)
-        results: Sequence[np.ndarray] = run(*inputs)
+                    self._begin()
+        results: Sequence[np.ndarray] = self._run(*inputs)
         return results
 
-    def _begin(self, shard: int) -> Any:
-        self._runs[shard] = self._make()
-        return self._runs[shard]
+    def _begin(self) -> Any:
+        self._run = self._make()
+        return self._run
 
     def _make(self) -> Any:
         config = config_pb2.ConfigProto(device_count={"GPU": 0})
         config.graph_options.rewrite_options.disable_meta_optimizer = True  # the graph is a call, the rest is for XLA
         config.graph_options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
-        with own_pool() as threads:
-            if threads is not None:
-                config.intra_op_parallelism_threads = threads
-            session = tf.compat.v1.Session(graph=self._graph, config=config)
+        session = tf.compat.v1.Session(graph=self._graph, config=config)
         return session._make_callable_from_options(self._callable)

@@ -18,7 +18,6 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from batchnuts.autobatch.environment import OWN_POOLS
 from batchnuts.autobatch.language.libraries.tensorflow_graphs import description, places_of
 from batchnuts.autobatch.pfor.graphs import traced_apart
 from batchnuts.autobatch.pfor.registry import LENGTHS, REGISTRY
@@ -122,8 +121,7 @@ def key_by_identity(*identity: str) -> str | None:
 
 def compiler() -> str:
     """What the result of XLA depends on beside the graph and the settings of this process."""
-    left_out = ("TF_CPP_", OWN_POOLS)  # another thread may be making a session, and have set the second
-    variables = sorted((n, v) for n, v in os.environ.items() if n.startswith("TF_") and not n.startswith(left_out))
+    variables = sorted((n, v) for n, v in os.environ.items() if n.startswith("TF_") and not n.startswith("TF_CPP_"))
     return digest_of(
         tf.version.VERSION,
         tf.version.GIT_VERSION,
