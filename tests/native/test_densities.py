@@ -173,6 +173,24 @@ def test_what_is_no_machine_code_is_sampled_by_the_library_and_said(density: Any
     assert why in reason
 
 
+def test_a_twin_is_not_called_for_chains_in_machine_code() -> None:
+    calls: list[int] = []
+
+    def by_hand(q: Any) -> Any:
+        calls.append(len(q))
+        return -0.5 * ops.sum(q * q, axis=1), -q
+
+    model = Model(
+        name="twin",
+        log_density=lambda q: -0.5 * ops.sum(q * q),
+        dimension=3,
+        batched_value_and_gradient=by_hand,
+    )
+    draws = run_chains(model, *split_settings({"chains": 4, "warmup": 10, "draws": 5}))
+    assert draws.execution.backend == "native_numpy"
+    assert not {2, 4} & set(calls), "chunks of chains; of other numbers it was checked and traced"
+
+
 def test_a_wrong_recording_is_found_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machine code whose values differ from JAX's is not run."""
     model = Model.from_function(lambda q: -0.5 * jnp.sum((q - 2.0) ** 2), dimension=2)

@@ -17,7 +17,7 @@ import numpy as np
 from batchnuts.autobatch import ops, primitive
 from batchnuts.autobatch.machine import Expression, TensorLibrary, TensorType, tensor_library_of
 from batchnuts.mcmc.model.density_expression import NotEmitted, density_expression
-from batchnuts.mcmc.model.library_choice import DensityLibrary, density_library_of
+from batchnuts.mcmc.model.library_choice import OPS, DensityLibrary, density_library_of
 from batchnuts.mcmc.model.model import Model
 
 Array = Any
@@ -82,14 +82,16 @@ def value_and_gradient(
 
     @functools.cache
     def expression(position: TensorType) -> Expression | None:
-        library = None if density_library is None else density_library.library
-        known = None if density_library is None else density_library.expression
-        if known is not None and known.inputs == (position,):
+        if density_library is None or density_library.backend == OPS:
+            try:
+                return density_expression(model, position, chains)
+            except NotEmitted:
+                if density_library is not None:  # it was chosen because there is one
+                    raise
+                return None
+        if (known := density_library.expression) is not None and known.inputs == (position,):
             return known
-        try:
-            return density_expression(model, position, chains, library)
-        except NotEmitted:
-            return None
+        return density_expression(model, position, chains, density_library.library)
 
     record = expression if density_library is None or density_library.in_machine_code else None
     return primitive(density_and_gradient, batched=by_hand is not None, costly=True, record=record)
