@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from batchnuts.autobatch.machine import engine_infos, missing, preferred_backend, prepare_disk_cache
+from batchnuts.autobatch.machine import engine_infos, missing, preferred_backend, prepare_disk_cache, tensor_library
 from batchnuts.cli.config import RunConfig, TargetOptions, bridge_of
 from batchnuts.mcmc.model.model import Model
 from batchnuts.process.quiet import import_tensorflow, without_jax
@@ -48,6 +48,8 @@ def _import(backends: set[str], config: RunConfig) -> None:
         if config.execution.cache is not None:
             prepare_disk_cache(backend)
         own_threads(config.sampler.chains, config.execution.model_copy(update={"backend": backend}))
+        if backend == "jax":
+            _ = tensor_library("jax")  # XLA's options are set before the model's first array
 
 
 def expected_libraries(config: RunConfig) -> set[str]:

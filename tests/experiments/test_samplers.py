@@ -238,7 +238,7 @@ def test_a_missing_device_is_named(sampler: str, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("chains", [1, 4, 8, 32, 256, 1024])
 @pytest.mark.parametrize("lanes", [64, 128, 256])
 def test_peers_and_the_limit_are_sharded_as_ours_is(chains: int, lanes: int) -> None:
-    divided = divide(chains, ExecutionSettings(backend="tensorflow", expert={"shards": 2}), lanes, cores=2)
+    divided = divide(chains, ExecutionSettings(backend="tensorflow", expert={"shards": 2}), lanes, cores=2, alone=1)
     found = chunks("blackjax", chains, lanes, 2)
     assert np.concatenate([np.arange(chains)[part] for part in found]).tolist() == list(range(chains))
     assert {len(range(chains)[part]) for part in found} == {divided.lanes}

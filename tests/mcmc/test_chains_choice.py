@@ -28,7 +28,7 @@ from batchnuts.mcmc.statistics.convergence import convergence
 from batchnuts.mcmc.warmup.windows import likely_transitions
 from batchnuts.settings.schema import SettingsError
 
-CHEAP_CHUNKS, COSTLY_CHUNKS = (256, False), (128, False)
+CHEAP_CHUNKS, COSTLY_CHUNKS = (256, 2, False), (128, 1, False)
 CHEAP = GradientTimes((1, 128), (1e-7, 3e-6), *CHEAP_CHUNKS)
 COSTLY = GradientTimes((1, 128), (0.1, 12.8), *COSTLY_CHUNKS)
 """A kernel dominates the one; the other takes twice as long for twice the lanes."""
@@ -60,7 +60,7 @@ def test_a_cheap_density_gets_more_chains_than_a_costly_one() -> None:
 
 def test_chains_that_run_at_their_own_pace_need_no_others() -> None:
     """They share no sweep, whose cost many would divide; so fewer of them make more draws each, after one warmup."""
-    own_pace = GradientTimes((1, 128), (6e-7, 3e-6), 128, own_pace=True)
+    own_pace = GradientTimes((1, 128), (6e-7, 3e-6), 128, 1, own_pace=True)
     asked = sampler(ess_bulk=4000.0, rhat=1.01)
     assert chosen(own_pace, asked) < chosen(CHEAP, asked)
     assert own_pace.of_all_chains(1024, 10, EXECUTION, 2) < 0.2 * CHEAP.of_all_chains(1024, 10, EXECUTION, 2)

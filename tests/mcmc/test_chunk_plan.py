@@ -14,9 +14,11 @@ from batchnuts.autobatch import random
 from batchnuts.autobatch.machine import COSTLY_WORK, LaneProgram
 from batchnuts.autobatch.scheduling.policies import GATE
 from batchnuts.mcmc.execution.chunk_plan import (
+    ALONE,
     COSTLY_CHUNK_LANES,
     MAX_WIDTH,
     buffer_rows,
+    chains_alone,
     maximum_width,
 )
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, make_chain
@@ -81,6 +83,11 @@ def test_what_is_costly(cheap: LaneProgram, costly: LaneProgram) -> None:
 def test_the_width_of_a_chunk(cheap: LaneProgram, costly: LaneProgram) -> None:
     assert maximum_width(cheap) == MAX_WIDTH
     assert maximum_width(costly) == COSTLY_CHUNK_LANES
+
+
+def test_few_chains_run_alone_where_a_second_one_gains_nothing(cheap: LaneProgram, costly: LaneProgram) -> None:
+    assert chains_alone(cheap) == ALONE
+    assert chains_alone(costly) == 1
 
 
 def policy(program: LaneProgram, asked: str = "auto") -> str:

@@ -50,7 +50,7 @@ def whole(program: Any) -> ChainResult:
     [
         (1, 64, 2, Chunking(1, 1, 1)),
         (2, 64, 2, Chunking(2, 1, 2)),
-        (4, 64, 2, Chunking(2, 2, 2)),
+        (4, 64, 2, Chunking(4, 1, 2)),
         (5, 64, 2, Chunking(2, 3, 2)),
         (20, 64, 2, Chunking(2, 10, 2)),
         (100, 64, 2, Chunking(2, 50, 2)),
@@ -62,7 +62,7 @@ def whole(program: Any) -> ChainResult:
     ],
 )
 def test_automatic_chunks(chains: int, most: int, cores: int, expected: Chunking) -> None:
-    chunking = divide(chains, XLA, most, cores)
+    chunking = divide(chains, XLA, most, cores, alone=2)
     assert chunking == expected
     assert 0 <= chunking.chunks * chunking.lanes - chains < chunking.lanes
 
@@ -80,7 +80,7 @@ def test_automatic_chunks(chains: int, most: int, cores: int, expected: Chunking
     ],
 )
 def test_chunks_asked_for(settings: dict[str, Any], expected: Chunking) -> None:
-    assert divide(100, ExecutionSettings(**settings), 64, 2) == expected
+    assert divide(100, ExecutionSettings(**settings), 64, 2, 4) == expected
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,10 @@ OWN_PACE_WIDTH, WIDE_WORK = 128, 5_000
 """Chains of a chunk at most where each runs at its own pace, and the work of one gradient above which it is MAX_WIDTH:
 what a narrow chunk gains in the processor's caches, a wide product of matrices gains more (docs/decisions/0067)."""
 
+ALONE = 2
+"""Chains for each thread up to which each is a chunk of its own, where the gradient is cheap. A machine of one lane has
+no masks, and runs only the blocks that its chain needs: with 4 chains the virtual machine is eight times as fast."""
+
 
 @dataclass(frozen=True)
 class Chunking:
@@ -55,13 +59,19 @@ def maximum_width(program: LaneProgram) -> int:
     return OWN_PACE_WIDTH if program.engine.info.own_pace and program.costly_work <= WIDE_WORK else MAX_WIDTH
 
 
+def chains_alone(program: LaneProgram) -> int:
+    """Up to how many chains of each thread run alone; a costly gradient gains by a second chain, with one matrix, and
+    chains that run at their own pace gain by each."""
+    return 1 if program.costly_work > COSTLY_WORK or program.engine.info.own_pace else ALONE
+
+
 def own_threads(chains: int | Literal["auto"], execution: ExecutionSettings) -> None:
     """Give each shard threads of its own if there will be several, and the backend's library is not initialized yet.
 
     Not with one chunk, whose gradient may use all threads.
     """
     likely = processors() if chains == "auto" else chains
-    shards = divide(likely, execution, likely, processors()).shards
+    shards = divide(likely, execution, likely, processors(), alone=1).shards
     if is_compiled(execution) and shards > 1:
         use_own_threads(shards, execution.backend)
 
@@ -83,8 +93,9 @@ def buffer_rows(
     return min(most, max(MIN_ROWS, BUFFER_BYTES // (lanes * size)))
 
 
-def divide(chains: int, execution: ExecutionSettings, max_width: int, cores: int) -> Chunking:
-    """The chunking that the settings ask for, and where they leave it open one of at most `max_width` chains a chunk.
+def divide(chains: int, execution: ExecutionSettings, max_width: int, cores: int, alone: int) -> Chunking:
+    """The chunking that the settings ask for, and where they leave it open one of at most `max_width` chains a chunk,
+    and of single chains where there are no more than `alone` for each thread.
 
     Chosen automatically, only compiled programs are divided: elsewhere Python's lock lets one thread run at a time.
     """
@@ -94,6 +105,8 @@ def divide(chains: int, execution: ExecutionSettings, max_width: int, cores: int
         lanes = min(execution.chunk_lanes, chains)
     elif not compiled:
         lanes = chains
+    elif chains <= alone * shards:
+        lanes = 1
     else:  # a round number of chunks for each thread
         chunks = min(math.ceil(chains / (max_width * shards)) * shards, chains)
         lanes = math.ceil(chains / chunks)

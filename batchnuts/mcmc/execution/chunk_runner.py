@@ -21,7 +21,7 @@ from batchnuts.mcmc.execution.attempt import Attempt, MergePosition, first_chunk
 from batchnuts.mcmc.execution.call_runner import CallRunner
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.chunk import Chunk
-from batchnuts.mcmc.execution.chunk_plan import Chunking, divide, is_compiled, maximum_width
+from batchnuts.mcmc.execution.chunk_plan import Chunking, chains_alone, divide, is_compiled, maximum_width
 from batchnuts.mcmc.execution.lane_program import lane_program
 from batchnuts.mcmc.execution.runner import Interrupted, Report, Runner, RunningStretch, SavedState
 from batchnuts.mcmc.execution.saved_stretch import SavedStretch, restored_attempt, saved_attempt
@@ -49,9 +49,9 @@ def make_runner(
         return CallRunner(program, example, execution)
     chains = len(example.key)
     compiled = lane_program(program, example, execution)
-    max_width = maximum_width(compiled) if is_compiled(execution) else chains
+    max_width, alone = (maximum_width(compiled), chains_alone(compiled)) if is_compiled(execution) else (chains, 1)
     asked = execution if lanes is None else execution.model_copy(update={"chunk_lanes": lanes})
-    chunking = divide(chains, asked, max_width, processors())
+    chunking = divide(chains, asked, max_width, processors(), alone)
     depth = max_tree_depth + 1  # a tree of depth d is built by at most d + 1 calls, one within the other
     return ChunkRunner(compiled, example, execution, depth, chunking)
 

@@ -22,7 +22,7 @@ from batchnuts.files.saving import OVERHEAD, short_bytes
 from batchnuts.mcmc.diagnostics.diagnose import diagnostics_bytes
 from batchnuts.mcmc.diagnostics.summary_group import PROBABILITIES
 from batchnuts.mcmc.execution.attempt import ROOM
-from batchnuts.mcmc.execution.chunk_plan import MAX_WIDTH, buffer_rows, divide
+from batchnuts.mcmc.execution.chunk_plan import ALONE, MAX_WIDTH, buffer_rows, divide
 from batchnuts.mcmc.kernel.sample_statistics import draw_bytes
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.model import Model
@@ -236,7 +236,7 @@ def _machine_bytes(sampler: SamplerSettings, execution: ExecutionSettings, size:
     vectors = VECTORS[sampler.transition] + VECTORS_OF_FRAME * (execution.max_stack_depth or frames)
     vectors += METRIC_KINDS[sampler.metric].vectors
     lane = rows * record + vectors * size.dimension * np.dtype(size.dtype).itemsize
-    chunking = divide(chains, execution, MAX_WIDTH, processors())
+    chunking = divide(chains, execution, MAX_WIDTH, processors(), ALONE)
     return lane * chunking.lanes * (chunking.chunks + 2 * chunking.shards)
 
 

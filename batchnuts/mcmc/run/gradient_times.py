@@ -27,7 +27,7 @@ from batchnuts.autobatch import batch
 from batchnuts.autobatch.machine import LaneProgram, engine_infos
 from batchnuts.disk_cache.folder import current
 from batchnuts.disk_cache.identity import digest_of, surroundings
-from batchnuts.mcmc.execution.chunk_plan import divide, maximum_width
+from batchnuts.mcmc.execution.chunk_plan import chains_alone, divide, maximum_width
 from batchnuts.mcmc.execution.density_identity import density_identity
 from batchnuts.mcmc.execution.evaluation import Checked
 from batchnuts.mcmc.execution.lane_program import lane_program
@@ -77,6 +77,8 @@ class GradientTimes:
     seconds: tuple[float, ...]
     width: int
     """The maximum number of chains of a chunk."""
+    alone: int
+    """Up to how many chains of each thread run alone (chunk_plan.chains_alone)."""
     own_pace: bool
     """Whether lanes run each at its own pace."""
 
@@ -89,7 +91,7 @@ class GradientTimes:
 
     def of_all_chains(self, chains: int, dimension: int, execution: ExecutionSettings, cores: int) -> float:
         """Seconds in which every one of some chains makes one gradient, as chunks on all cores."""
-        chunking = divide(chains, execution, self.width, cores)
+        chunking = divide(chains, execution, self.width, cores, self.alone)
         lanes, beside = chunking.lanes, OWN_PACE if self.own_pace else IN_STEP
         sweep = beside.sweep + (beside.lane + beside.coordinate * dimension) * lanes + self.of(lanes)
         return math.ceil(chunking.chunks / chunking.shards) * sweep
@@ -148,7 +150,9 @@ def time_gradients(
             break
         seconds.append(_of_one_evaluation(program, arguments(lanes)))
     own_pace = program.engine.info.own_pace
-    return GradientTimes(WIDTHS[: len(seconds)], tuple(seconds), maximum_width(program), own_pace)
+    return GradientTimes(
+        WIDTHS[: len(seconds)], tuple(seconds), maximum_width(program), chains_alone(program), own_pace
+    )
 
 
 def _of_one_evaluation(program: LaneProgram, arguments: tuple[Any, ...]) -> float:

@@ -23,7 +23,7 @@ from jax.interpreters import partial_eval
 from typing_extensions import override
 
 from batchnuts.autobatch.language.libraries.abstract import NotTyped
-from batchnuts.autobatch.language.libraries.jax_flags import enable_x64
+from batchnuts.autobatch.language.libraries.jax_flags import compile_small_loops_whole, enable_x64
 from batchnuts.autobatch.language.libraries.jax_identity import identity_of, identity_of_jaxpr
 from batchnuts.autobatch.language.libraries.jax_indices import refuse_indices_outside
 from batchnuts.autobatch.language.libraries.jax_primitives import expm1, once, without_reverse
@@ -488,4 +488,5 @@ class JaxLibrary(Formulas):
         return getattr(x, "_trace", None)
 
 
+compile_small_loops_whole()
 LIBRARY = JaxLibrary()

@@ -1,4 +1,4 @@
-"""How JAX's programs are made: options of XLA for processors, and dtypes of 64 bits."""
+"""How JAX's programs are made: options of XLA for processors, some read once, and dtypes of 64 bits."""
 
 from __future__ import annotations
 
@@ -7,15 +7,34 @@ from typing import Any
 
 import jax
 
+from batchnuts.autobatch.environment import variable_set, with_flag
+
+SMALL_LOOP_BYTES = 300_000
+"""A loop that moves fewer bytes in a trip becomes one function of machine code, instead of one for each operation and a
+list of them to go through: a machine of a few lanes, which is ten times as fast (decisions/0013)."""
+
+_EXTRA = "--xla_backend_extra_options"
+
 OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 """By itself XLA gives a library not only products of matrices but also sums, with the operations on elements that lead
 to them: what these need it then stores in arrays of their own. Compiled by XLA they are faster."""
 
 
+def compile_small_loops_whole() -> None:
+    """Set the bound, before JAX makes its first array: then XLA reads its options.
+
+    Nothing happens if it has done so, or if the user's XLA_FLAGS set such options. The environment is restored.
+    """
+    flags = with_flag("XLA_FLAGS", _EXTRA, f"xla_cpu_small_while_loop_byte_threshold={SMALL_LOOP_BYTES}")
+    if flags is not None:
+        with variable_set("XLA_FLAGS", flags):
+            options_in_force()
+
+
 def options_in_force() -> bytes:
     """XLA's options as this process has them, read without making devices.
 
-    Empty where jaxlib does not tell, since this is not JAX's public interface.
+    Empty where jaxlib does not tell, since this is not JAX's public interface; few lanes are slower then.
     """
     try:
         from jaxlib.xla_client import CompileOptions
