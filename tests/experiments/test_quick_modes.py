@@ -37,7 +37,7 @@ TINY = {
     ],
     "benchmark": [
         "problems.gauss.model.dimension=3", "run.chains=[2]", "claims.gauss_vmap.chains=2", "run.transitions=4",
-        *(f"curves.{name}.chains=[2]" for name in ("batchnuts", "batchnuts_jax", "stanli", "nutpie")),
+        *(f"curves.{name}.chains=[2]" for name in ("batchnuts", "stanli", "nutpie")),
         "run.max_tree_depth=3", "measurement.repetitions=1",
     ],
     "scaling": [

@@ -43,7 +43,7 @@ Rule = Callable[..., Sequence[Array | None]]
 def value_and_gradient(expression: Expression) -> Expression | None:
     """An expression of one array whose result is a float scalar, with its gradient as a second result.
 
-    None where a function on the way has no rule. A run asks for that of its density five times, which is recorded anew
+    None where a function on the way has no rule. A run asks for that of its density five times, which is recorded again
     each time.
     """
     recording = Recording()

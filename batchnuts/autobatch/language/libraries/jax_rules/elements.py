@@ -154,7 +154,7 @@ def _gather(equation: Equation, x: Array, indices: Array) -> Array:
 
 
 def _in_order(x: Array, source: np.ndarray) -> Array:
-    """`_rearranged`, by the function for a slice or for indices of an axis where it is one."""
+    """`rearranged`, by the function for a slice or for indices of an axis where it is one."""
     shape = shape_of(x)
     if len(shape) == 1 and source.ndim == 1 and len(source):
         step = int(source[1] - source[0]) if len(source) > 1 else 1
