@@ -75,6 +75,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--affected-since", metavar="REVISION", help="run tests that depend on what has changed since then"
     )
     parser.addoption("--nearest", type=int, help="of those, so many at most: of files that import it most directly")
+    parser.addoption("--stan-programs", metavar="FOLDER", help="compare these Stan programs in JAX with Stan's own")
     parser.addoption("--mutant", help="run the tests on this mutant of the library (mutants_table.py)")
 
 

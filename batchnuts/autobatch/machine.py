@@ -42,6 +42,7 @@ from batchnuts.autobatch.ir.evaluate import as_function
 from batchnuts.autobatch.ir.expression import Expression
 from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.language.arrays import library_of, tensor_library, tensor_library_of
+from batchnuts.autobatch.language.c_functions import CFunction, registered
 from batchnuts.autobatch.language.libraries.abstract import NotTyped
 from batchnuts.autobatch.language.libraries.library import TensorLibrary, Traced
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
@@ -56,6 +57,7 @@ from batchnuts.autobatch.scheduling.schedule import Schedule
 __all__ = [
     "COSTLY_WORK",
     "EXPRESSIONS",
+    "CFunction",
     "CostlyRuns",
     "EngineInfo",
     "Expression",
@@ -79,6 +81,7 @@ __all__ = [
     "engine_with",
     "expression_of_gradient",
     "expression_of_library",
+    "for_jax",
     "has_jax",
     "is_family",
     "library_of",
@@ -88,6 +91,7 @@ __all__ = [
     "prepare_disk_cache",
     "processors",
     "recorded",
+    "registered",
     "tensor_library",
     "tensor_library_of",
     "use_own_threads",
@@ -162,6 +166,13 @@ def begin_code(expression: Expression) -> None:
     from batchnuts.autobatch.native.outlined import outlined  # LLVM is optional
 
     outlined(expression)
+
+
+def for_jax(function: CFunction) -> str:
+    """Make a function of C known to JAX; the name of its target (`CFunction.for_xla`)."""
+    from batchnuts.autobatch.native import c_calls
+
+    return c_calls.for_jax(function)
 
 
 # ---- threads that drive machines ------------------------------------------------------------------------------------

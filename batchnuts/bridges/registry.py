@@ -25,8 +25,12 @@ class Bridge:
     """The name of its schema in sections.py."""
     builder: str
     """The name of the function there that makes the model."""
-    backend: str
-    """"jax" or "tensorflow": the array library that has to be imported before."""
+    backend: str | None
+    """"jax" or "tensorflow": the array library that has to be imported before; None: none has."""
+
+    def library(self, options: Any) -> str | None:
+        """The array library for these options of its schema."""
+        return "jax" if getattr(options, "engine", None) == "jax" else self.backend
 
     @property
     def options(self) -> type[Settings]:
@@ -52,4 +56,5 @@ BRIDGES: dict[str, Bridge] = {
     "inference_gym": Bridge("GymOptions", "build_gym", "tensorflow"),
     "numpyro": Bridge("NumpyroOptions", "build_numpyro", "jax"),
     "pymc": Bridge("PymcOptions", "build_pymc", "jax"),
+    "stan": Bridge("StanOptions", "build_stan", None),
 }

@@ -10,15 +10,17 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated, Any, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import BeforeValidator, Field, field_serializer, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, model_validator
 
 from batchnuts.bridges.tfp import import_tfp
 from batchnuts.bridges.versions import NUMPYRO, PYMC
 from batchnuts.mcmc.model.failures import ends_nothing
 from batchnuts.mcmc.model.model import DType, Model, ModelError
+from batchnuts.models.tables import existing_file
 from batchnuts.settings.schema import Settings, nearest, sentence, shown
 from batchnuts.settings.yaml import ConfigError
 from batchnuts.user_models.target import DataOptions, VariableOptions, in_full
@@ -244,6 +246,50 @@ def _joint_distribution_of(
         )
     arguments = {"data": data} if "data" in takes and data is not None else {}
     return called("joint_distribution", options.joint_distribution, function, **arguments)
+
+
+class StanOptions(Settings):
+    """A Stan program, with its data."""
+
+    stan: Annotated[str, AfterValidator(existing_file)] = Field(
+        description="a .stan file, relative to the current folder"
+    )
+    data: str | dict[str, Any] | None = Field(
+        None,
+        description="its data: a .json file, a table whose columns they are (.csv, .parquet, .npz), or a mapping of "
+        "names to numbers and lists",
+    )
+    include_paths: list[str] = Field(default_factory=list, description="folders of files that it includes")
+    engine: Literal["auto", "c", "jax"] = Field(
+        "auto", description="what computes the density: Stan's own C function, a translation to JAX, or what is faster"
+    )
+    dtype: DType | None = Field(None, description="precision of engine jax; Stan's own is float64")
+    log_likelihood: list[str] | None = Field(
+        None, description="names of generated quantities that go into the group log_likelihood; * is any text"
+    )
+    predictive: list[str] | None = Field(
+        None, description="names of generated quantities that go into the group posterior_predictive; * is any text"
+    )
+    dims: dict[str, list[str]] = Field(default_factory=dict, description="names of axes, by the variable's name")
+    coords: dict[str, list[Any]] = Field(default_factory=dict, description="labels by axis name")
+
+
+def build_stan(options: StanOptions) -> Model:
+    """Make the model; raises ConfigError for a program or data that Stan refuses."""
+    patterns = {name: getattr(options, name) for name in ("log_likelihood", "predictive")}
+    return built(
+        "stan",
+        lambda: Model.from_stan(
+            Path(options.stan),
+            data=options.data,
+            include_paths=options.include_paths,
+            engine=options.engine,
+            dtype=options.dtype,
+            dims=options.dims,
+            coords=options.coords,
+            **{name: value for name, value in patterns.items() if value is not None},
+        ),
+    )
 
 
 class GymOptions(Settings):

@@ -56,8 +56,8 @@ def expected_libraries(config: RunConfig) -> set[str]:
     """Backends whose libraries the run will need, as far as the config and the text of the user's module tell: none for
     a model that runs on either."""
     backend, model = config.execution.backend, config.model
-    if (bridge := bridge_of(model)) is not None:
-        return {bridge.backend}
+    if (bridge := bridge_of(model)) is not None and (library := bridge.library(model)) is not None:
+        return {library}
     expected = imported_by(model.target.partition(":")[0]) if isinstance(model, TargetOptions) else set()
     info = engine_infos().get(backend)  # none of `auto`
     if info is not None and info.family != backend:  # a family's is that of the density

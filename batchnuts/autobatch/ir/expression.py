@@ -83,7 +83,7 @@ class Slice:
 KERNEL = "kernel"
 """The function whose first argument is an expression, which it computes of the others."""
 
-SEVERAL = (KERNEL, "parts_of_last_axis")
+SEVERAL = (KERNEL, "parts_of_last_axis", "call_c")
 """Functions with several results."""
 
 REDUCTIONS = frozenset({"any", "all", "sum", "mean", "min", "max"})

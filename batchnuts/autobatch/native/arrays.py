@@ -73,6 +73,8 @@ class Emitter:
         self.allocations = allocations
         self.scratch = scratch
         self.extents = extents
+        self.c_functions: list[str] = []
+        """Keys of functions of C that are called."""
         self.size = SizeReader(builder)
         self.scratch_bytes = 0
         """Bytes of the scratch memory in use."""

@@ -76,15 +76,20 @@ class Loaded:
 
     def each_lane(self, body: Callable[[Any], None]) -> None:
         """Emit a loop over all lanes; the builder goes on after it."""
-        b, before = self.b, self.b.block
-        head, inside, end = (b.append_basic_block(name) for name in ("lanes", "lane", "after"))
-        b.branch(head)
-        b.position_at_end(head)
-        lane = b.phi(I64)
-        lane.add_incoming(integer(0), before)
-        b.cbranch(b.icmp_signed("<", lane, self.lanes), inside, end)
-        b.position_at_end(inside)
-        body(lane)
-        lane.add_incoming(b.add(lane, integer(1)), b.block)
-        b.branch(head)
-        b.position_at_end(end)
+        emit_loop(self.b, self.lanes, body)
+
+
+def emit_loop(b: ir.IRBuilder, count: Any, body: Callable[[Any], None]) -> None:
+    """Emit a loop over 0, ..., count - 1, i64; the builder goes on after it."""
+    before = b.block
+    head, inside, end = (b.append_basic_block(name) for name in ("head", "inside", "after"))
+    b.branch(head)
+    b.position_at_end(head)
+    number = b.phi(I64)
+    number.add_incoming(integer(0), before)
+    b.cbranch(b.icmp_signed("<", number, count), inside, end)
+    b.position_at_end(inside)
+    body(number)
+    number.add_incoming(b.add(number, integer(1)), b.block)
+    b.branch(head)
+    b.position_at_end(end)

@@ -63,6 +63,8 @@ class CodeNotes:
     """Lanes record number + 1."""
     sizes: tuple[int, ...]
     """What the code reads in its table of sizes."""
+    c_functions: tuple[str, ...] = ()
+    """Keys of the functions of C that it calls."""
 
 
 def is_outlined(op: Op) -> bool:
@@ -90,7 +92,8 @@ def emit_program(
         if isinstance(segment.end, Wait):
             emit_serve(module, number, segment.end.op, program.var_defs, layout, run_lanes, segments.halted)
     assert lane.outlined == len(outlined_expressions(segments))
-    return module, CodeNotes(lane.scratch_bytes, tuple(lane.faults), complete_sizes(module))
+    c_functions = tuple(dict.fromkeys(lane.c_functions))
+    return module, CodeNotes(lane.scratch_bytes, tuple(lane.faults), complete_sizes(module), c_functions)
 
 
 class _Lane:
@@ -115,6 +118,7 @@ class _Lane:
         self.is_profiled = f"peak:{RETURN_ADDRESS}" in layout.fields
         self.faults: list[Fault] = []
         self.scratch_bytes = 0
+        self.c_functions: list[str] = []
         self.outlined = 0
         """Costly primitives that were emitted, each as a call of a function of its own."""
         arguments = [POINTER, POINTER, POINTER, I64, POINTER, POINTER, POINTER, I64]
@@ -238,6 +242,7 @@ class _Code:
                     raise AssertionError(f"{op} is not in a lowered program")
         self._end()
         lane.scratch_bytes = max(lane.scratch_bytes, self.em.most_scratch)
+        lane.c_functions += self.em.c_functions
 
     def _count(self, number: int) -> None:
         """Count a lane in that entry of `active`."""

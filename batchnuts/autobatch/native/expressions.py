@@ -18,6 +18,7 @@ from batchnuts.autobatch.ir.expression import Argument, Constant, Expression, No
 from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.native import scalars
 from batchnuts.autobatch.native.arrays import Array, Element, Emitter, Index, broadcast, zeros
+from batchnuts.autobatch.native.c_calls import emit_c_call
 from batchnuts.autobatch.native.materialize import is_flat, materialized
 from batchnuts.autobatch.native.matrices import times_constant_matrix
 from batchnuts.autobatch.native.sizes import sized_expression
@@ -192,6 +193,14 @@ def _parts_of_last_axis(em: Emitter, node: Node, arguments: list[Any]) -> list[A
         parts.append(_moved(em, type_, compute))
         first += type_.shape[-1]
     return parts
+
+
+def _call_c(em: Emitter, node: Node, arguments: list[Any]) -> list[Array]:
+    arrays, key = arguments
+    results = [em.allocate(type_.size * _dtype(type_).itemsize) for type_ in node.types]
+    emit_c_call(em.builder, key, [em.placed(array) for array in arrays], results)
+    em.c_functions.append(key)
+    return [em.loaded(_dtype(type_), type_.shape, pointer) for type_, pointer in zip(node.types, results)]
 
 
 def _plus(em: Emitter, index: Element, number_: int) -> Element:
@@ -462,6 +471,7 @@ RULES: dict[str, Rule] = {
     "scatter_add": _scatter_add,
     **dict.fromkeys(("any", "all", "sum", "mean", "min", "max"), _reduction),
     "cumsum": _cumsum,
+    "call_c": _call_c,
     "matmul": _matmul,
 }
 """The other functions; `emit_node` gives the results."""

@@ -16,10 +16,15 @@ def is_possible() -> bool:
     """They always are; makes the handler known to JAX."""
     import jax
 
+    jax.ffi.register_ffi_target(TARGET, capsule(handler().address("handler")), platform="cpu")
+    return True
+
+
+def capsule(address: int) -> Any:
+    """An address as JAX takes it."""
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    jax.ffi.register_ffi_target(TARGET, new(handler().address("handler"), None, None), platform="cpu")
-    return True
+    return new(address, None, None)
 
 
 def call(handle: Any, operands: Sequence[Any], results: Sequence[TensorType]) -> Sequence[Any]:

@@ -40,7 +40,8 @@ def kept_notes(key: str) -> tuple[CodeNotes, str] | None:
         faults = tuple(
             Fault(FaultKind(kind), subject, source and Source(*source)) for kind, subject, source in entry["faults"]
         )
-        return CodeNotes(entry["scratch_bytes"], faults, tuple(entry["sizes"])), entry["code"]
+        lists = (tuple(entry[name]) for name in ("sizes", "c_functions"))
+        return CodeNotes(entry["scratch_bytes"], faults, *lists), entry["code"]
     except Exception:  # sound, but of something that this version does not read
         entries.drop(key)
         return None
@@ -51,5 +52,6 @@ def keep_notes(key: str, notes: CodeNotes, code: str) -> None:
     if (entries := current()) is None:
         return
     faults = [(fault.kind.value, fault.subject, fault.source and astuple(fault.source)) for fault in notes.faults]
-    entry = {"code": code, "scratch_bytes": notes.scratch_bytes, "faults": faults, "sizes": list(notes.sizes)}
+    entry = {"code": code, "scratch_bytes": notes.scratch_bytes, "faults": faults}
+    entry |= {"sizes": list(notes.sizes), "c_functions": list(notes.c_functions)}
     entries.put(key, json.dumps(entry).encode())

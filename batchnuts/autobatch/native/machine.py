@@ -27,8 +27,10 @@ from typing_extensions import override
 from batchnuts.autobatch.backends.backend import Backend, Identity
 from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import RETURN_ADDRESS, Program, VariableAllocation, shared_arrays
+from batchnuts.autobatch.language.c_functions import c_function
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.language.shared import PREFIX, entry_of
+from batchnuts.autobatch.native.c_calls import fill_addresses
 from batchnuts.autobatch.native.compile import MachineCode, code_of, in_background, kept_code
 from batchnuts.autobatch.native.context import Context
 from batchnuts.autobatch.native.emit import RUN_LANES, CodeNotes, emit_program, outlined_expressions
@@ -86,6 +88,8 @@ class NativeProgram:
             self._code = in_background(functools.partial(_made, module, notes, key))
         self.leaders = {v: leaders.get(v, v) for v in (*stacks, RETURN_ADDRESS)}
         self.faults = notes.faults
+        self.calls = tuple(map(c_function, notes.c_functions))
+        """Functions of C that it calls, which live as long as it does."""
         self.outlined = tuple(map(outlined, outlined_expressions(self.segments)))
         self.scratch_before = max((one.scratch_bytes for one in self.outlined), default=0)
         """Bytes of what outlined functions use, before the memory of the program itself."""
@@ -122,11 +126,11 @@ def _made(module: ir.Module, notes: CodeNotes, key: str | None) -> MachineCode:
 
 
 def _filled(code: MachineCode, notes: CodeNotes) -> MachineCode:
-    """The code with the sizes that it reads."""
+    """The code with the sizes and addresses that it reads."""
     if notes.sizes:
         sizes = np.array(notes.sizes, np.int64)
         ctypes.memmove(code.variable(TABLE), sizes.ctypes.data, sizes.nbytes)
-    return code
+    return fill_addresses(code, notes.c_functions)
 
 
 _programs: dict[tuple[int, tuple[int, ...], bool], NativeProgram] = {}

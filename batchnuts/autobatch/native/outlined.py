@@ -8,7 +8,6 @@ array of pointers (`Context.SHARED`) has their addresses after those of shared a
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -19,9 +18,11 @@ from llvmlite import ir
 
 from batchnuts.autobatch.ir.expression import Expression
 from batchnuts.autobatch.ir.tensor_type import TensorType
+from batchnuts.autobatch.language.c_functions import CFunction, c_function
 from batchnuts.autobatch.lru_cache import LruCache
 from batchnuts.autobatch.native import expressions
 from batchnuts.autobatch.native.arrays import Array, Emitter
+from batchnuts.autobatch.native.c_calls import fill_addresses
 from batchnuts.autobatch.native.compile import MachineCode, code_of, in_background
 from batchnuts.autobatch.native.regions import Allocations
 from batchnuts.autobatch.native.types import I8, I64, POINTER, integer
@@ -35,6 +36,8 @@ class Outlined:
 
     code: Future[MachineCode]
     scratch_bytes: int
+    calls: tuple[CFunction, ...] = ()
+    """Functions of C that it calls, which live as long as it does."""
 
     @property
     def address(self) -> int:
@@ -74,7 +77,9 @@ def _make(expression: Expression) -> Outlined:
         em.write(array, pointer)
     b.ret_void()
     size.initializer = integer(em.most_scratch)
-    return Outlined(in_background(functools.partial(code_of, module)), em.most_scratch)
+    keys = tuple(dict.fromkeys(em.c_functions))
+    code = in_background(lambda: fill_addresses(code_of(module), keys))
+    return Outlined(code, em.most_scratch, tuple(map(c_function, keys)))
 
 
 def emit_call(

@@ -12,6 +12,8 @@ handler claims is the one that the caller has.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -32,25 +34,63 @@ _OLD_VERSION = (0, 1)
 _KIND, _METADATA_KIND, _METADATA = 8, 1, 24
 """Of XLA_FFI_Metadata_Extension: its kind, and the metadata that it asks for."""
 _VERSION_OF_METADATA, _TRAITS = 8, 32
+_RANK, _EXTENTS = 32, 40
+"""Of XLA_FFI_Buffer: the number of axes, and a pointer to their extents."""
 _EXECUTE = 3
 """The stage in which a handler computes."""
 MOST = 64
 """Operands of a call, and results of one: the handler has room for so many."""
 
 
-def _module() -> ir.Module:
-    module = ir.Module("batchnuts.call")
+@dataclass(frozen=True)
+class Buffer:
+    """An operand or a result: a pointer to its elements, its number of axes, and a pointer to their extents, int64."""
+
+    data: Any
+    rank: Any
+    extents: Any
+
+
+@dataclass(frozen=True)
+class Frame:
+    """An XLA_FFI_CallFrame, and where instructions are emitted."""
+
+    builder: ir.IRBuilder
+    pointer: Any
+
+    def at(self, pointer: Any, offset: int) -> Any:
+        """A pointer moved by that many bytes."""
+        return self.builder.gep(pointer, [integer(offset)], source_etype=I8)
+
+    def load(self, pointer: Any, offset: int, type_: Any) -> Any:
+        """What lies so many bytes behind a pointer."""
+        return self.builder.load(self.at(pointer, offset), typ=type_)
+
+    def operand(self, number: int) -> Buffer:
+        """An operand of the call."""
+        return self._buffer(_OPERAND_ARRAY, number)
+
+    def result(self, number: int) -> Buffer:
+        """A result of the call."""
+        return self._buffer(_RESULT_ARRAY, number)
+
+    def _buffer(self, array: int, number: int) -> Buffer:
+        buffer = self.load(self.load(self.pointer, array, POINTER), 8 * number, POINTER)
+        return Buffer(
+            self.load(buffer, _DATA, POINTER), self.load(buffer, _RANK, I64), self.load(buffer, _EXTENTS, POINTER)
+        )
+
+
+def handler_module(name: str, execute: Callable[[Frame], None]) -> ir.Module:
+    """A module with a function `handler`, which does what `execute` emits in the stage in which it computes."""
+    module = ir.Module(name)
     function = ir.Function(module, ir.FunctionType(POINTER, [POINTER]), "handler")
     (frame,) = function.args
-    blocks = [function.append_basic_block(n) for n in ("entry", "extended", "metadata", "stage", "execute", "done")]
-    entry, extended, metadata, stage, execute, done = blocks
+    blocks = [function.append_basic_block(n) for n in ("entry", "extended", "metadata", "stage", "computes", "done")]
+    entry, extended, metadata, stage, computes, done = blocks
     b = ir.IRBuilder(entry)
-
-    def at(pointer: Any, offset: int) -> Any:
-        return b.gep(pointer, [integer(offset)], source_etype=I8)
-
-    def load(pointer: Any, offset: int, type_: Any) -> Any:
-        return b.load(at(pointer, offset), typ=type_)
+    within = Frame(b, frame)
+    at, load = within.at, within.load
 
     null = ir.Constant(POINTER, None)
     extension = load(frame, _EXTENSION, POINTER)
@@ -73,15 +113,25 @@ def _module() -> ir.Module:
     b.store(ir.Constant(I32, 0), at(answer, _TRAITS))
     b.ret(null)
     b.position_at_end(stage)
-    b.cbranch(b.icmp_signed("==", load(frame, _STAGE, I32), ir.Constant(I32, _EXECUTE)), execute, done)
-    b.position_at_end(execute)
+    b.cbranch(b.icmp_signed("==", load(frame, _STAGE, I32), ir.Constant(I32, _EXECUTE)), computes, done)
+    b.position_at_end(computes)
+    execute(within)
+    b.branch(done)
+    b.position_at_end(done)
+    b.ret(null)
+    return module
+
+
+def _call_handle(frame: Frame) -> None:
+    """The call of the function whose address the first operand has."""
+    b, load = frame.builder, frame.load
     pointers = []
     for count_at, array_at in ((_OPERANDS, _OPERAND_ARRAY), (_RESULTS, _RESULT_ARRAY)):
         with b.goto_entry_block():
             data = b.alloca(ir.ArrayType(I64, MOST))
         data.type = POINTER
-        count, buffers = load(frame, count_at, I64), load(frame, array_at, POINTER)
-        head, body, end = (function.append_basic_block(n) for n in ("head", "body", "end"))
+        count, buffers = load(frame.pointer, count_at, I64), load(frame.pointer, array_at, POINTER)
+        head, body, end = (b.append_basic_block(n) for n in ("head", "body", "end"))
         before = b.block
         b.branch(head)
         b.position_at_end(head)
@@ -102,13 +152,9 @@ def _module() -> ir.Module:
     target = b.inttoptr(called, POINTER)
     target.type = type_.as_pointer()
     b.call(target, [b.inttoptr(context, POINTER), b.gep(operands, [integer(1)], source_etype=POINTER), results])
-    b.branch(done)
-    b.position_at_end(done)
-    b.ret(null)
-    return module
 
 
 @functools.cache
 def handler() -> MachineCode:
     """The code of the function `handler`, which lives as long as this process: programs call it."""
-    return code_of(_module())
+    return code_of(handler_module("batchnuts.call", _call_handle))

@@ -26,6 +26,7 @@ import numpy as np
 
 from batchnuts.autobatch.ir.expression import SEVERAL, Argument, Constant, Expression, Node, Ref, Slice
 from batchnuts.autobatch.ir.tensor_type import TensorType
+from batchnuts.autobatch.language.c_functions import c_function
 from batchnuts.autobatch.language.libraries.abstract import NotTyped
 from batchnuts.autobatch.language.libraries.library import TensorLibrary
 from batchnuts.autobatch.language.libraries.recording import FUNCTIONS as F
@@ -347,6 +348,15 @@ def _parts_of_last_axis(given: Sequence[Array | None], results: Sequence[Array],
     return (F.concatenate(tuple(parts), -1),)
 
 
+def _call_c(given: Sequence[Array | None], results: Sequence[Array], arrays: Any, key: str) -> Sequence[Any]:
+    if not c_function(key).gives_gradient or given[1] is not None:
+        raise NotTyped("a derivative of a function of C that has none")
+    adjoint, gradient = given[0], results[1]
+    if isinstance(adjoint, np.ndarray) and adjoint == 1:
+        return ((gradient,),)
+    return ((F.multiply(F.full_like(gradient, adjoint), gradient),),)
+
+
 def _item(g: Array, out: Array, x: Array, parts: tuple[Any, ...]) -> Sequence[Any]:
     shape = _shape(x)
     if len(shape) == len(parts) == 1 and isinstance(parts[0], slice):
@@ -418,6 +428,7 @@ RULES: Mapping[str, Rule] = {
     "reshape": lambda g, out, x, shape: (F.reshape(g, _shape(x)),),
     "split_last_axis": lambda g, out, x, shape: (F.reshape(g, _shape(x)),),
     "parts_of_last_axis": _parts_of_last_axis,
+    "call_c": _call_c,
     "concatenate": _concatenate,
     "stack": _stack,
     "item": _item,

@@ -104,7 +104,7 @@ def check_content(model: Model, density_library: Callable[[], DensityLibrary], c
     if content.variables is None:
         return
     names = [variable.name for variable in model.variables if model.reports_variables]
-    if model.generated is not None and any(name not in names for name in content.variables):
+    if model.gives("generated") and any(name not in names for name in content.variables):
         names += generated_shapes(model, density_library())
     if unknown := [name for name in content.variables if name not in names]:
         raise SettingsError(

@@ -88,7 +88,8 @@ def density_library_of(model: Model, position: NDArray[Any] | None = None) -> De
     """The one that `execution.backend: auto` takes. Raises ModelError where it is not installed."""
     name = written_in(model, position)
     if name is not None:
-        return _installed(model, DensityLibrary(name, f"because the log-density is written in {_title(name)}"))
+        why = f"because the log-density is {model.computed_by or f'written in {_title(name)}'}"
+        return _installed(model, DensityLibrary(name, why))
     if preferred_backend() == "jax":
         return DensityLibrary("jax", "because the log-density runs on either library and JAX starts sooner")
     if missing("tensorflow"):
@@ -156,7 +157,7 @@ def choose_density_library(
     requested, expert = execution.backend, execution.expert
     _refuse_unknown(execution)
     if (engine := _engine_alone(model, execution, position, chains)) is not None:
-        reason = "" if requested == engine else _ALONE
+        reason = _alone(model) if model.computed_by or requested != engine else ""
         return DensityLibrary(OPS, reason, in_machine_code=True), execution.model_copy(update={"backend": engine})
     density_library = density_library_of(model, position)
     if requested == "auto":
@@ -192,7 +193,11 @@ def choose_density_library(
     return _installed(model, DensityLibrary(library, "")), execution
 
 
-_ALONE = "with gradients in machine code, because the log-density is written with ops"
+def _alone(model: Model) -> str:
+    """Why no library of arrays is needed."""
+    if model.computed_by:
+        return f"with gradients by {model.computed_by}"
+    return "with gradients in machine code, because the log-density is written with ops"
 
 
 def confirmed(density_library: DensityLibrary, at_start: Evaluated) -> DensityLibrary:

@@ -21,7 +21,7 @@ def lost_observations(model: Model, positions: NDArray[Any]) -> list[str]:
     positions: [n, dimension], where the log-density is not finite. Nothing is known of a model without the function
     `log_likelihood`; of one whose function fails there, the density's own error says more.
     """
-    if model.log_likelihood is None:
+    if not model.gives("log_likelihood"):
         return []
     density_library = density_library_of(model, positions[0])
     try:

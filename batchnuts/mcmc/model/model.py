@@ -51,6 +51,15 @@ _INITIALIZER = (
 )
 
 
+@dataclass(frozen=True, eq=False)
+class OfDraw:
+    """All that is computed of a draw, by one function of its flat position and a seed: name -> array by role."""
+
+    function: Callable[[Any, Any], Mapping[str, Mapping[str, Any]]]
+    roles: frozenset[str]
+    """Of "generated", "log_likelihood" and "predictive"."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Model:
     """A log-density of some variables.
@@ -83,9 +92,11 @@ class Model:
     an array of two 32-bit integers, a key for `jax.random`, `batchnuts.autobatch.random`, and TensorFlow's stateless
     functions. `dims` and `coords` name the axes of their results, and label them; results come in the order of `dims`.
     (`from_function` names the axes of variables by `dims`, too.)
+    `of_draw`: in place of `generated`, `log_likelihood` and `predictive`, all of them at once.
     `of_data`: names of generated quantities that are computed from the data: draws of the prior have none of these.
 
     `library`: what `log_density` is written in, "jax" or "tensorflow", where that is known; None: it is found out.
+    `computed_by`: what a run's summary says of who computes it, if that is neither a library nor written with `ops`.
 
     The density is traced once, and its compiled programs are kept with the model for later runs. So values of its
     closure, arrays for example, must not change; if they have changed when a run begins, it is traced again, as far as
@@ -111,10 +122,12 @@ class Model:
     log_likelihood: Callable[[Any], Any] | None = None
     predictive: Callable[[Any, Any], Any] | None = None
     prior: Callable[[Any], Any] | None = None
+    of_draw: OfDraw | None = None
     of_data: frozenset[str] = frozenset()
     dims: Mapping[str, Sequence[str]] = field(default_factory=dict)
     coords: Labels = field(default_factory=dict)
     library: Literal["jax", "tensorflow"] | None = None
+    computed_by: str = ""
 
     cache: ModelCache = field(default_factory=ModelCache, init=False, repr=False, compare=False)
 
@@ -172,7 +185,7 @@ class Model:
             object.__setattr__(self, group, data)
             arrays = {key: (dims, np.shape(array)) for key, (dims, array) in data.items()}
             check_group(f"{owner}: {group}", arrays, labels, of_draws=False)
-        if not self.reports_variables and self.generated is None:
+        if not self.reports_variables and not self.gives("generated"):
             raise ModelError(f"Model {self.name!r}: its variables are not reported, so it needs `generated`.")
         if self.reports_variables:
             check_axes(owner, self.variables, self.dims, self.coords)
@@ -220,7 +233,7 @@ class Model:
 
     def _with_known_names(self) -> Model:
         """Itself; raises ModelError where dims or coords have other names, unless those may be a function's results."""
-        if not any((self.generated, self.log_likelihood, self.predictive, self.prior)):
+        if self.prior is None and not any(map(self.gives, ("generated", "log_likelihood", "predictive"))):
             refuse_unknown_names(f"Model {self.name!r}", self.dims, self.coords, self.axes())
         return self
 
@@ -296,6 +309,24 @@ class Model:
         """
         converted: Model = _later("batchnuts.bridges.pymc", "from_pymc")(model, **options)
         return converted
+
+    @classmethod
+    def from_stan(cls, program: Any, **options: Any) -> Model:
+        """Make a model of a Stan program: the path of a file, or its text (docs/stan_model.md). In float64.
+
+        options: `data`, a mapping of numbers and arrays, or the path of a .json file (or of a table, whose columns they
+        are); `include_paths`; `name`; `dims` and `coords` by Stan's names; `initializer`; `log_likelihood` and
+        `predictive`, patterns of the names of generated quantities that go into these groups.
+
+        Parameters, transformed parameters and generated quantities are reported. Raises ModelError where stanli is not
+        installed, with Stan's message and line for a program that is wrong, and for data that do not fit.
+        """
+        converted: Model = _later("batchnuts.bridges.stan.model", "from_stan")(program, **options)
+        return converted
+
+    def gives(self, role: str) -> bool:
+        """Whether a draw gives anything in a role: "generated", "log_likelihood" or "predictive"."""
+        return getattr(self, role) is not None or (self.of_draw is not None and role in self.of_draw.roles)
 
     @property
     def is_real(self) -> bool:

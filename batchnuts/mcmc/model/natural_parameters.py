@@ -65,7 +65,7 @@ def natural_parameters(
     """
     parameters = _variables(model) if model.reports_variables else NaturalParameters((), _nothing, ())
     unknown = [] if requested is None else [name for name in requested if not parameters.has(name)]
-    if not model.reports_variables or (unknown and model.generated is not None):
+    if not model.reports_variables or (unknown and model.gives("generated")):
         parameters = parameters + _generated(model, density_library, execution, seed)
     if requested is None:
         return parameters

@@ -76,7 +76,7 @@ class _TraceCache:
 
 def has_quantities(model: Model) -> bool:
     """Whether a model has any function of draws, or of the prior."""
-    return any(getattr(model, role) is not None for role in (*OF_DRAWS, "prior"))
+    return model.prior is not None or any(map(model.gives, OF_DRAWS))
 
 
 def check_quantities(
@@ -152,6 +152,8 @@ def log_likelihood_at(model: Model, density_library: DensityLibrary, positions: 
     library = _able(model, density_library).library
 
     def at(position: Any) -> dict[str, Any]:
+        if model.of_draw is not None:
+            return dict(model.of_draw.function(position, random.key(0))["log_likelihood"])
         return _called(model, "log_likelihood", (model.constrain(position),), library)
 
     try:
@@ -219,8 +221,7 @@ class Quantities:
         """Values drawn from the prior, and what is computed of them. Draws that are not finite are made again, and a
         line says so. Raises ModelError where a function fails, and where most draws are not finite."""
         values = self._finite_draws(count)
-        of_draws = [role for role in OF_DRAWS if getattr(self._model, role) is not None]
-        if not of_draws:
+        if not any(map(self._model.gives, OF_DRAWS)):
             return values, {}
         keys = random.lane_keys(self._stream("prior_predictive"), count)
         return values, self._of_draws(self._model.unconstrain(values), keys)
@@ -348,6 +349,9 @@ def _of_draw(model: Model) -> Callable[..., Any]:
     """A function of a position and a key to a dict of results by role, which are arrays of their library."""
 
     def of_values(position: Any, key: Any, library: TensorLibrary | None) -> dict[str, Any]:
+        if model.of_draw is not None:
+            at_once = model.of_draw.function(position, key)
+            return {role: dict(sorted(arrays.items())) for role, arrays in at_once.items()}
         values = model.constrain(position)
         inputs: dict[str, tuple[Any, ...]] = dict.fromkeys(OF_DRAWS, (values,))
         inputs["predictive"] = (values, _as_seed(key, library))
@@ -433,7 +437,9 @@ def _by_name(model: Model, role: str, result: Any, library: TensorLibrary | None
 
 def _able(model: Model, density_library: DensityLibrary) -> DensityLibrary:
     """The library that computes a model's functions: that of the density, or where this is machine code and one of them
-    is not written with `ops`, the library that would be the density's otherwise."""
+    is not written with `ops`, the library that would be the density's otherwise. `of_draw` is machine code."""
+    if model.of_draw is not None:
+        return DensityLibrary(OPS, "")
     if density_library.backend != OPS:
         return density_library
     key = TensorType("uint32", (2,))
@@ -468,7 +474,7 @@ def _cached_or_traced(model: Model, density_library: DensityLibrary, name: str, 
 def _reached_by(model: Model) -> Fingerprint:
     """What the functions find around them now, and what values of variables are made by."""
     supports = [getattr(variable.support, "__dict__", None) for variable in model.variables]
-    return fingerprint(*(getattr(model, role) for role in (*OF_DRAWS, "prior")), supports)
+    return fingerprint(*(getattr(model, role) for role in (*OF_DRAWS, "of_draw", "prior")), supports)
 
 
 def _types(*arrays: NDArray[Any]) -> Types:
@@ -479,7 +485,7 @@ def _failed(model: Model, error: BaseException) -> ModelError:
     """The error where not the function alone fails, but its trace, or its program for many draws."""
     if isinstance(error, ModelError):
         return error
-    roles = [role for role in (*OF_DRAWS, "prior") if getattr(model, role) is not None]
+    roles = [*filter(model.gives, OF_DRAWS), *(["prior"] if model.prior is not None else [])]
     return ModelError(
         f"Model {model.name!r}: what is computed from draws ({', '.join(roles)}) "
         f"{failed_with(error, place_of(error, model), (), *user_functions(model))}"

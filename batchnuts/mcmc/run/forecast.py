@@ -86,9 +86,9 @@ class Size:
             model.dimension,
             model.dtype,
             sum(variable.size for variable in variables if saved.has(variable.name)) if model.reports_variables else 0,
-            sum(math.prod(lengths[dim] for dim in dims) for dims in generated) if model.generated is not None else 0,
+            sum(math.prod(lengths[dim] for dim in dims) for dims in generated) if model.gives("generated") else 0,
             sum(variable.size for variable in variables if not variable.is_real and model.reports_variables),
-            observations * sum(function is not None for function in (model.log_likelihood, model.predictive)),
+            observations * sum(map(model.gives, ("log_likelihood", "predictive"))),
             max(variable.size for variable in variables),
         )
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from batchnuts.autobatch.language.c_functions import c_function
 from batchnuts.autobatch.language.libraries.library import Array, Function
 
 
@@ -289,6 +290,12 @@ class Types:
     def bitcast(self, x: Array, dtype: np.dtype[Any]) -> Typed:
         """The type of the same bits in another dtype."""
         return _typed(dtype, _shape(x), x)
+
+    def call_c(self, arrays: tuple[Array, ...], key: str) -> list[Typed]:
+        """The types of its results."""
+        function = c_function(key)
+        function.refuse_others([(_dtype(x).name, _shape(x)) for x in arrays])
+        return [_typed(np.dtype(dtype), shape, *arrays) for dtype, shape in function.outputs]
 
     def kernel(self, function: Function) -> Function:
         """The function itself."""

@@ -23,6 +23,7 @@ from jax.interpreters import partial_eval
 from typing_extensions import override
 
 from batchnuts.autobatch.language.libraries.abstract import NotTyped
+from batchnuts.autobatch.language.libraries.jax_c_functions import call_c
 from batchnuts.autobatch.language.libraries.jax_flags import compile_small_loops_whole, enable_x64
 from batchnuts.autobatch.language.libraries.jax_identity import identity_of, identity_of_jaxpr
 from batchnuts.autobatch.language.libraries.jax_indices import refuse_indices_outside
@@ -332,6 +333,8 @@ class JaxLibrary(Formulas):
     def scatter_add(self, x: Array, index: Array, axis: int, extent: int) -> Array:
         rows = jnp.moveaxis(x, axis, 0)
         return jnp.moveaxis(jnp.zeros((extent, *rows.shape[1:]), x.dtype).at[index].add(rows), 0, axis)
+
+    call_c = staticmethod(call_c)
 
     # Programs
 

@@ -193,6 +193,9 @@ class Library(Protocol):
         """Zeros with `extent` along `axis`, to whose elements at an integer vector of indices, all inside, those of `x`
         are added: the transpose of `gather`."""
 
+    def call_c(self, arrays: tuple[Array, ...], key: str) -> list[Array]:
+        """The results of the function of C that has that key (c_functions.py)."""
+
     # Programs
 
     def kernel(self, function: Function) -> Function:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
+from batchnuts.autobatch.language.c_functions import c_function
 from batchnuts.autobatch.language.libraries.library import Array, Function, Library
 
 only_types: ContextVar[bool] = ContextVar("only_types", default=False)
@@ -199,6 +200,10 @@ class NumPyLibrary(Library):
     @override
     def bitcast(self, x: Array, dtype: np.dtype[Any]) -> Array:
         return x.view(dtype)[()]
+
+    @override
+    def call_c(self, arrays: tuple[Array, ...], key: str) -> list[Array]:
+        return c_function(key).evaluate(arrays)
 
     @override
     def kernel(self, function: Function) -> Function:

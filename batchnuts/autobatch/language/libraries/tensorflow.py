@@ -240,6 +240,10 @@ class TensorFlowLibrary(Formulas):
         sums = tf.math.unsorted_segment_sum(tf.transpose(x, order), index, extent)
         return tf.transpose(sums, np.argsort(order))
 
+    @override
+    def call_c(self, arrays: tuple[Array, ...], key: str) -> list[Array]:
+        raise TypeError("TensorFlow cannot call a function of C; machine code, JAX and NumPy can")
+
     # Programs
 
     @override

@@ -1,0 +1,127 @@
+"""Which engine computes a Stan program's density: Stan's C function, or JAX with a translation of the program."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from batchnuts.autobatch.machine import missing
+from batchnuts.bridges.stan.library import StanError, StanModel
+from batchnuts.mcmc.model.model import ModelError
+
+Engine = Literal["auto", "c", "jax"]
+ENGINES: tuple[Engine, ...] = ("auto", "c", "jax")
+
+CHEAP = 50e-6
+"""Seconds of a gradient up to which the C function is taken at once: to trace and compile a translation takes seconds,
+in which it computes as many gradients as most runs need."""
+
+WIDTH = 128
+"""Chains for which both are timed."""
+
+TRIES, RUNS = 20, 3
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The density to take."""
+
+    translation: Callable[[Any], Any] | None
+    """A function of JAX; None: the C function."""
+    note: str
+    """Why, for the run's summary."""
+
+
+def choose(title: str, stan: StanModel, source: str, mir: str, data: Mapping[str, Any], engine: Engine) -> Choice:
+    """Raises ModelError where `engine: jax` is asked for what cannot be translated."""
+    if engine == "c":
+        return Choice(None, "")
+    if engine == "jax":
+        if (needed := missing("jax")) is not None:
+            raise ModelError(f"Model {title!r}: engine jax needs {needed}.")
+        translation, why = _translated(source, mir, data, stan.dimension)
+        if translation is None:
+            raise ModelError(f"Model {title!r} cannot be translated to JAX, because of {why}. Use engine c.")
+        return Choice(translation, "translated from Stan")
+    seconds = _seconds_of_c(stan)
+    if seconds is None or seconds <= CHEAP:
+        return Choice(None, "" if seconds is None else f"{_short(seconds)} each")
+    if missing("jax") is not None:
+        return Choice(None, f"{_short(seconds)} each; JAX is not installed")
+    translation, why = _translated(source, mir, data, stan.dimension)
+    if translation is None:
+        return Choice(None, f"{_short(seconds)} each; not JAX, because of {why}")
+    by_jax = _seconds_of_jax(translation, stan.dimension)
+    compared = f"{_short(by_jax)} each with {WIDTH} chains on one core, Stan's C function {_short(seconds)}"
+    return Choice(translation, f"translated from Stan: {compared}") if by_jax < seconds else Choice(None, compared)
+
+
+def _short(seconds: float) -> str:
+    return f"{1e6 * seconds:.3g} us" if seconds < 1e-3 else f"{1e3 * seconds:.3g} ms"
+
+
+def _translated(
+    source: str, mir: str, data: Mapping[str, Any], dimension: int
+) -> tuple[Callable[[Any], Any] | None, str]:
+    """The density in JAX, or what stands in the way."""
+    from batchnuts.bridges.stan.lanes import NotTranslated, NotVectorized
+    from batchnuts.bridges.stan.mir import NotRead, read_program
+    from batchnuts.bridges.stan.translate import translated
+
+    try:
+        return translated(read_program(mir), data, dimension), ""
+    except NotTranslated as error:
+        named = re.search(r"the function (\w+)$", str(error))
+        return None, f"{error}{'' if named is None else line_of(source, named[1])}"
+    except (NotRead, NotVectorized) as error:
+        return None, f"a program that is not read ({error})"
+
+
+def line_of(source: str, name: str) -> str:
+    """`, in line 12`, where a program calls the function; empty where it does not by that name."""
+    name = re.sub(r"_l?u?p[dm]f$", "", name)
+    for number, line in enumerate(source.splitlines(), 1):
+        if re.search(rf"\b{re.escape(name)}(_\w+)?\s*\(", line):
+            return f", in line {number}"
+    return ""
+
+
+def _positions(dimension: int, count: int) -> Any:
+    return np.random.default_rng(0).uniform(-0.5, 0.5, (count, dimension))
+
+
+def _seconds_of_c(stan: StanModel) -> float | None:
+    """Of a gradient; None where none of some positions has one."""
+    fastest = None
+    for position in _positions(stan.dimension, TRIES):
+        try:
+            begin = time.perf_counter()
+            stan.log_density(position)
+            took = time.perf_counter() - begin
+        except StanError:
+            continue
+        fastest = took if fastest is None else min(fastest, took)
+    return fastest
+
+
+def _seconds_of_jax(translation: Callable[[Any], Any], dimension: int) -> float:
+    """Of a gradient of one of WIDTH chains."""
+    import jax
+
+    from batchnuts.autobatch.machine import tensor_library
+
+    library = tensor_library("jax")
+    positions = library.tensor(_positions(dimension, WIDTH))
+    compiled = library.compiled(jax.vmap(jax.value_and_grad(translation)))
+    jax.block_until_ready(compiled(positions))
+    times = []
+    for _ in range(RUNS):
+        begin = time.perf_counter()
+        jax.block_until_ready(compiled(positions))
+        times.append(time.perf_counter() - begin)
+    return min(times) / WIDTH

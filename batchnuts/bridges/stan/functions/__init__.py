@@ -1,0 +1,1 @@
+"""Stan's functions, of NumPy's arrays or JAX's: tables by name."""

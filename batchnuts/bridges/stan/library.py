@@ -1,0 +1,152 @@
+"""stanli's shared library: Stan's compiler, and models of Stan programs by BridgeStan's C interface.
+
+A model is made of a program's MIR, Stan's typed intermediate form, and of data. It may be evaluated from several
+threads at once. Its one density is that without the constants which `~` drops, with the Jacobians of the transforms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.bridges.versions import STAN
+from batchnuts.mcmc.model.variables import ModelError
+
+_SUFFIX = {"darwin": "libstanli.dylib", "win32": "stanli.dll"}
+
+_Error = ctypes.POINTER(ctypes.c_char)
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The library, loaded once. Raises NotInstalledError and ModelError."""
+    STAN.require()
+    import stanli
+
+    path = Path(stanli.__file__).parent / "_bin" / _SUFFIX.get(sys.platform, "libstanli.so")
+    try:
+        loaded = ctypes.CDLL(str(path))
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(loaded, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise ModelError(
+            f"stanli cannot be used: {error}. batchnuts was tested with versions from 0.24 to below {STAN.untried}."
+        ) from error
+    return loaded
+
+
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "bs_model_construct": (ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_uint, ctypes.POINTER(_Error)]),
+    "bs_model_destruct": (None, [ctypes.c_void_p]),
+    "bs_free_error_msg": (None, [_Error]),
+    "bs_param_names": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool]),
+    "bs_param_unc_names": (ctypes.c_char_p, [ctypes.c_void_p]),
+    "bs_param_unc_num": (ctypes.c_int, [ctypes.c_void_p]),
+    "bs_log_density_gradient": (
+        ctypes.c_int,
+        [ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool, *[ctypes.c_void_p] * 3, ctypes.POINTER(_Error)],
+    ),
+    "bs_param_constrain": (
+        ctypes.c_int,
+        [ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool, *[ctypes.c_void_p] * 3, ctypes.POINTER(_Error)],
+    ),
+    "bs_rng_construct": (ctypes.c_void_p, [ctypes.c_uint, ctypes.POINTER(_Error)]),
+    "bs_rng_destruct": (None, [ctypes.c_void_p]),
+}
+"""Results and arguments, of BridgeStan's header, version 2.9."""
+
+
+def build_id() -> str:
+    """Identifies the library, with its compiler."""
+    library()
+    import stanli
+
+    return str(stanli.build_id())
+
+
+class StanError(Exception):
+    """What Stan says of a program or of data."""
+
+
+def compile_program(source: str, include_paths: Sequence[str | Path]) -> str:
+    """A program's MIR. Raises StanError with the compiler's message, which has the line."""
+    library()
+    import stanli
+
+    try:
+        return str(stanli.stan_to_mir(source, [str(path) for path in include_paths] or None))
+    except RuntimeError as error:
+        raise StanError(str(error).strip()) from None
+
+
+class StanModel:
+    """A model of a program and its data. Raises StanError where they do not fit. seed: of its transformed data."""
+
+    def __init__(self, mir: str, data: Mapping[str, Any], seed: int = 1) -> None:
+        self._library = library()
+        content = json.dumps({**data, "__stanli": {"build_id": build_id(), "mir": mir, "name": "model"}})
+        error = _Error()
+        self.handle: int | None = self._library.bs_model_construct(content.encode(), seed, ctypes.byref(error))
+        if not self.handle:
+            raise StanError(self._text(error))
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None):
+            self._library.bs_model_destruct(self.handle)
+            self.handle = None
+
+    @property
+    def dimension(self) -> int:
+        """Unconstrained numbers."""
+        return int(self._library.bs_param_unc_num(self.handle))
+
+    def names(self, transformed: bool, generated: bool) -> list[str]:
+        """A name for each number of the parameters, and of the further blocks: `theta.1.2`."""
+        names = self._library.bs_param_names(self.handle, transformed, generated).decode()
+        return names.split(",") if names else []
+
+    def address(self, name: str) -> int:
+        """Where a function of the library is."""
+        return int(ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0)
+
+    def log_density(self, position: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        """Log-density and gradient at a position. Raises StanError where it is rejected."""
+        position, value, gradient = (
+            np.ascontiguousarray(position, "float64"),
+            ctypes.c_double(),
+            np.empty_like(position),
+        )
+        error = _Error()
+        if self._library.bs_log_density_gradient(
+            self.handle, True, True, position.ctypes.data, ctypes.addressof(value), gradient.ctypes.data,
+            ctypes.byref(error),
+        ):  # fmt: skip
+            raise StanError(self._text(error))
+        return value.value, gradient
+
+    def columns(self, position: int, result: int, seed: int) -> int:
+        """Write all parameters and quantities of a draw. position, result: addresses. Not 0 where that fails."""
+        generator = self._library.bs_rng_construct(seed, None)
+        try:
+            status = self._library.bs_param_constrain(self.handle, True, True, position, result, generator, None)
+            return int(status)
+        finally:
+            self._library.bs_rng_destruct(generator)
+
+    def _text(self, error: Any) -> str:
+        if not error:
+            return "an error without a message"
+        text = ctypes.string_at(error).decode(errors="replace").strip()
+        with contextlib.suppress(OSError):
+            self._library.bs_free_error_msg(error)
+        return text

@@ -1,0 +1,261 @@
+"""Models of Stan programs: the density is a function of C, and so is what a draw gives."""
+
+from __future__ import annotations
+
+import ctypes
+import fnmatch
+import functools
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from batchnuts.autobatch.machine import CFunction, for_jax, library_of, registered
+from batchnuts.bridges.errors import names_in_files
+from batchnuts.bridges.stan.columns import Block, blocks_of
+from batchnuts.bridges.stan.data import StanData, read_data
+from batchnuts.bridges.stan.engines import ENGINES, Engine, choose, line_of
+from batchnuts.bridges.stan.library import StanError, StanModel, build_id, compile_program
+from batchnuts.bridges.versions import STAN
+from batchnuts.disk_cache.identity import digest_of
+from batchnuts.mcmc.model.model import DType, Model, ModelError, OfDraw
+from batchnuts.settings.schema import shown
+
+LOG_LIKELIHOOD = ("log_lik", "log_lik_*", "log_likelihood")
+PREDICTIVE = ("*_rep", "*_pred", "*_sim")
+"""Names of generated quantities that go into the groups log_likelihood and posterior_predictive; * is any text."""
+
+
+def from_stan(
+    program: str | os.PathLike[str],
+    *,
+    data: StanData = None,
+    include_paths: Sequence[str | os.PathLike[str]] = (),
+    name: str | None = None,
+    dims: Mapping[str, Sequence[str]] | None = None,
+    coords: Mapping[str, Sequence[Any]] | None = None,
+    log_likelihood: Sequence[str] = LOG_LIKELIHOOD,
+    predictive: Sequence[str] = PREDICTIVE,
+    engine: Engine = "auto",
+    dtype: DType | None = None,
+    initializer: Callable[[np.random.Generator, int], Any] | None = None,
+) -> Model:
+    """`Model.from_stan`: a Model of a Stan program, which has the path of a file, or a text of several lines."""
+    source, title, folders = _source(program, include_paths)
+    title = name or title
+    if engine not in ENGINES:
+        raise ModelError(f"Model {title!r}: engine is {shown(engine)}; expected one of {', '.join(ENGINES)}.")
+    if dtype not in (None, "float64") and engine != "jax":
+        raise ModelError(f"Model {title!r}: dtype is {shown(dtype)}; Stan computes in float64, engine jax in either.")
+    values = read_data(title, data)
+    try:
+        mir = compile_program(source, folders)
+    except StanError as error:
+        message = str(error).replace("in 'string'", "in the program" if folders == [] else f"in {title}.stan")
+        raise ModelError(f"Model {title!r}: Stan's compiler says:\n{message}") from None
+    compiled = Compiled(mir, values, digest_of("stan", build_id(), mir, json.dumps(values))[:32])
+    try:
+        stan = compiled.stan
+    except StanError as error:
+        raise ModelError(f"Model {title!r}: {_refused(str(error), source)}.") from None
+    if not stan.dimension:
+        raise ModelError(f"Model {title!r} has no parameters, so there is nothing to sample.")
+    choice = choose(title, stan, source, mir, values, engine)
+    layout = _layout(title, stan, log_likelihood, predictive)
+    observed, constant = _data(values, layout.roles.get("predictive", []))
+    by_c = f"Stan's C function, in float64{', ' if choice.note else ''}{choice.note}"
+    return Model(
+        name=title,
+        log_density=LogDensity(compiled) if choice.translation is None else choice.translation,
+        dimension=stan.dimension,
+        dtype=dtype or "float64",
+        library=None if choice.translation is None else "jax",
+        computed_by=by_c if choice.translation is None else choice.note,
+        reports_variables=False,
+        of_draw=OfDraw(Columns(compiled, layout), frozenset(layout.roles)),
+        initializer=initializer,
+        observed_data=observed,
+        constant_data=constant,
+        dims=dims or {},
+        coords=coords or {},
+    )
+
+
+def _source(
+    program: str | os.PathLike[str], include_paths: Sequence[str | os.PathLike[str]]
+) -> tuple[str, str, list[Path]]:
+    """The text of a program, its name, and the folders of what it includes."""
+    if isinstance(program, str) and ("\n" in program or "{" in program):
+        return program, "stan", [Path(path) for path in include_paths]
+    if not isinstance(program, (str, os.PathLike)):
+        raise ModelError(
+            f"The Stan program is {shown(program)}; expected the path of a .stan file, or the program's text."
+        )
+    path = Path(program).expanduser()
+    try:
+        source = path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"The Stan program {str(path)!r} cannot be read: {error}.") from None
+    return source, path.stem, [*(Path(folder) for folder in include_paths), path.resolve().parent]
+
+
+def _refused(message: str, source: str) -> str:
+    """Why there is no model of a program and its data, with the line of what the message names."""
+    message = message.rstrip(".")
+    if lacking := re.search(r"unsupported function (\w+)", message):
+        return f"stanli {STAN.version()} lacks Stan's function {lacking[1]}{line_of(source, lacking[1])}"
+    named = re.search(r"variable name=(\w+)|data variable (\w+)|check: (\w+)", message)
+    name = "" if named is None else next(filter(None, named.groups()))
+    declared = [
+        number for number, line in enumerate(source.splitlines(), 1) if name and re.search(rf"\b{name}\b\s*[;=]", line)
+    ]
+    return f"Stan refuses its data: {message}{f' (declared in line {declared[0]})' if declared else ''}"
+
+
+# ---- functions of C --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A program and its data, of which another process makes the same functions. key: identifies both."""
+
+    mir: str
+    data: Mapping[str, Any]
+    key: str
+
+    @functools.cached_property
+    def stan(self) -> StanModel:
+        """Of this process. Raises StanError."""
+        return StanModel(self.mir, self.data)
+
+    @functools.cached_property
+    def density(self) -> CFunction:
+        """bs_log_density_gradient(model, without constants, with Jacobians, position, value, gradient, no message)."""
+        return registered(f"{self.key}_density", self._density)
+
+    @functools.cached_property
+    def columns(self) -> CFunction:
+        """All numbers of a draw, of a position and a seed."""
+        return registered(f"{self.key}_columns", self._columns)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"mir": self.mir, "data": self.data, "key": self.key}
+
+    def _density(self) -> CFunction:
+        stan = self.stan
+        assert stan.handle is not None
+        position = ("float64", (stan.dimension,))
+        return CFunction(
+            key=f"{self.key}_density",
+            address=stan.address("bs_log_density_gradient"),
+            inputs=(position,),
+            outputs=(("float64", ()), position),
+            without_result=(-np.inf, 0.0),
+            before=(stan.handle, 1, 1),
+            after=(0,),
+            gives_gradient=True,
+            keeps=stan,
+            for_xla=for_jax,
+        )
+
+    def _columns(self) -> CFunction:
+        stan = self.stan
+
+        def compute(position: int, seed: int, result: int) -> int:
+            low, high = (ctypes.c_uint32 * 2).from_address(seed)
+            return stan.columns(position, result, low ^ ((high << 16 | high >> 16) & 0xFFFFFFFF))
+
+        call = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_ssize_t] * 3)(compute)
+        return CFunction(
+            key=f"{self.key}_columns",
+            address=ctypes.cast(call, ctypes.c_void_p).value or 0,
+            inputs=(("float64", (stan.dimension,)), ("uint32", (2,))),
+            outputs=(("float64", (len(stan.names(True, True)),)),),
+            without_result=(np.nan,),
+            keeps=(stan, call),
+            for_xla=for_jax,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class LogDensity:
+    """The log-density of a position, of any library that can call a function of C."""
+
+    compiled: Compiled
+
+    def __call__(self, position: Any) -> Any:
+        """[dimension] -> scalar, float64."""
+        value, _ = library_of(position).call_c((position,), self.compiled.density.key)
+        return value
+
+
+# ---- what a draw gives -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The variables of a draw, by the role that they have."""
+
+    roles: Mapping[str, Sequence[Block]]
+
+
+def _layout(title: str, stan: StanModel, log_likelihood: Sequence[str], predictive: Sequence[str]) -> Layout:
+    before, names = len(stan.names(True, False)), stan.names(True, True)
+    roles: dict[str, list[Block]] = {"generated": blocks_of(names[:before])}
+    for block in blocks_of(names[before:], before):
+        role = "generated"
+        if _is_among(block.name, log_likelihood):
+            role = "log_likelihood"
+        elif _is_among(block.name, predictive):
+            role = "predictive"
+        roles.setdefault(role, []).append(block)
+    names_in_files(title, "variable", [block.name for blocks in roles.values() for block in blocks])
+    return Layout(roles)
+
+
+def _is_among(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """All variables of a draw: a function of its position and a seed to a dict by role."""
+
+    compiled: Compiled
+    layout: Layout
+
+    def __call__(self, position: Any, seed: Any) -> dict[str, dict[str, Any]]:
+        """[dimension], uint32[2] -> name -> array by role."""
+        library = library_of(position)
+        (numbers,) = library.call_c((library.cast(position, "float64"), seed), self.compiled.columns.key)
+
+        def part(block: Block) -> Any:
+            places = block.places
+            if not block.shape:
+                return library.item(numbers, (int(places),))
+            if block.is_in_order:
+                first = int(places.reshape(-1)[0])
+                return library.reshape(library.item(numbers, (slice(first, first + places.size),)), block.shape)
+            return library.reshape(library.gather(numbers, places.reshape(-1), 0), block.shape)
+
+        return {role: {block.name: part(block) for block in blocks} for role, blocks in self.layout.roles.items()}
+
+
+def _data(values: Mapping[str, Any], predicted: Sequence[Block]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Data that are predicted (`y` where there is `y_rep`), and others; of arrays of numbers."""
+    stems = {block.name.rpartition("_")[0] for block in predicted}
+    observed: dict[str, Any] = {}
+    constant: dict[str, Any] = {}
+    for name, value in values.items():
+        try:
+            array = np.asarray(value)
+        except ValueError:
+            continue
+        if array.dtype.kind in "if" and array.size:
+            (observed if name in stems else constant)[name] = array
+    return observed, constant

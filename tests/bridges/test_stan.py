@@ -1,0 +1,172 @@
+"""`Model.from_stan`: Stan's own density and quantities, what goes into which group, and what is refused how."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import batchnuts
+from batchnuts import Model
+from batchnuts.cli.config import build_model, load_config
+from batchnuts.mcmc.model.model import ModelError
+from batchnuts.settings.yaml import ConfigError
+
+pytest.importorskip("stanli", reason="the extra stan is not installed")
+from stan_models import SCHOOLS, SCHOOLS_DATA
+
+from batchnuts.bridges.stan.columns import blocks_of
+
+
+def schools(**options: Any) -> Model:
+    return Model.from_stan(SCHOOLS, data=SCHOOLS_DATA, name="schools", **options)
+
+
+def test_log_density_and_gradient_are_stans() -> None:
+    import stanli
+
+    model = schools()
+    theirs = stanli.Model(stan_code=SCHOOLS, data=SCHOOLS_DATA)
+    for position in np.random.default_rng(0).normal(size=(5, 10)):
+        value, gradient = model.log_density.compiled.density.evaluate((position,))
+        expected = theirs.log_prob_grad(position)
+        assert value == expected[0] == model.flat_log_density(position)
+        np.testing.assert_array_equal(gradient, expected[1])
+
+
+@pytest.mark.parametrize("backend", ["native", "jax", "numpy"])
+def test_a_run_on_each_engine(backend: str) -> None:
+    result = batchnuts.sample_chains(schools(), chains=4, draws=20, warmup=30, seed=1, backend=backend)
+    posterior = result.posterior
+    assert posterior["theta"].shape == (4, 20, 8)
+    np.testing.assert_allclose(posterior["theta"], posterior["mu"] + posterior["tau"] * posterior["eta"], rtol=1e-12)
+    assert posterior["table"].shape == (4, 20, 2, 3)
+    np.testing.assert_array_equal(posterior["table"][..., 1, :], np.broadcast_to([2.0, 3, 4], (4, 20, 3)))
+    np.testing.assert_array_equal(posterior["table"][..., 0, 0], posterior["mu"])
+    assert "log_lik" not in posterior
+    sigma = np.asarray(SCHOOLS_DATA["sigma"])
+    z = (np.asarray(SCHOOLS_DATA["y"]) - posterior["theta"]) / sigma
+    expected = -0.5 * z**2 - np.log(sigma) - 0.5 * np.log(2 * np.pi)
+    np.testing.assert_allclose(result.log_likelihood["log_lik"], expected, rtol=1e-10)
+    assert set(result.posterior_predictive) == {"y_rep", "count_rep"}
+    assert set(result.observed_data) == {"y"}
+
+
+def test_predictions_do_not_depend_on_how_chains_are_divided() -> None:
+    results = [
+        batchnuts.sample_chains(schools(), chains=6, draws=10, warmup=20, seed=1, chunk_lanes=lanes) for lanes in (1, 6)
+    ]
+    first, second = (result.posterior_predictive["y_rep"].values for result in results)
+    np.testing.assert_array_equal(first, second)
+    assert len(np.unique(first)) == first.size
+    other = batchnuts.sample_chains(schools(), chains=6, draws=10, warmup=20, seed=2).posterior_predictive["y_rep"]
+    assert not np.isin(other.values, first).any()
+
+
+def test_a_model_goes_to_another_process() -> None:
+    model = schools()
+    again = pickle.loads(pickle.dumps(model))
+    position = np.linspace(-1, 1, 10)
+    assert again.flat_log_density(position) == model.flat_log_density(position)
+
+
+def test_patterns_say_what_goes_into_which_group() -> None:
+    model = schools(log_likelihood=["none"], predictive=["count_*"])
+    result = batchnuts.sample_chains(model, chains=2, draws=5, warmup=10, seed=1)
+    assert {"log_lik", "y_rep"} <= set(result.posterior)
+    assert set(result.posterior_predictive) == {"count_rep"}
+    assert not hasattr(result, "log_likelihood")
+
+
+def test_dims_and_coords() -> None:
+    names = list("ABCDEFGH")
+    model = schools(dims={"theta": ["school"], "log_lik": ["school"]}, coords={"school": names})
+    result = batchnuts.sample_chains(model, chains=2, draws=5, warmup=10, seed=1)
+    assert result.posterior["theta"].dims == ("chain", "draw", "school")
+    assert list(result.log_likelihood["log_lik"].school.values) == names
+
+
+def test_blocks_of_names() -> None:
+    """Stan counts from 1, the first index fastest."""
+    blocks = blocks_of(["mu", "L.1.1", "L.2.1", "L.1.2", "L.2.2", "pair:1", "pair:2.1", "pair:2.2"])
+    assert [(block.name, block.shape, block.is_in_order) for block in blocks] == [
+        ("mu", (), True), ("L", (2, 2), False), ("pair.1", (), True), ("pair.2", (2,), True),
+    ]  # fmt: skip
+    np.testing.assert_array_equal(blocks[1].places, [[1, 3], [2, 4]])
+
+
+def test_a_rejected_position_has_no_density() -> None:
+    model = Model.from_stan('parameters { real x; } model { if (x > 0) reject("no"); x ~ normal(0, 1); }', name="half")
+    assert model.flat_log_density(np.array([0.5])) == -np.inf
+    draws = batchnuts.sample_chains(model, chains=8, draws=50, seed=1).posterior["x"]
+    assert (draws < 0).all()
+
+
+def test_includes_are_found_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "own.stan").write_text("real half(real x) { return x / 2; }\n")
+    program = tmp_path / "program.stan"
+    program.write_text("functions {\n#include own.stan\n}\nparameters { real x; }\nmodel { half(x) ~ normal(0, 1); }\n")
+    assert Model.from_stan(program).flat_log_density(np.array([2.0])) == pytest.approx(-0.5)
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    moved = folder / "program.stan"
+    moved.write_text(program.read_text())
+    assert Model.from_stan(moved, include_paths=[tmp_path]).name == "program"
+
+
+def test_data_of_arrays_tables_and_files(tmp_path: Path) -> None:
+    program = "data { int N; vector[N] y; array[N] int g; } parameters { real x; } model { y[g] ~ normal(x, 1); }"
+    (tmp_path / "d.json").write_text('{"N": 3, "y": [1, 2.5, "Infinity"], "g": [1, 2, 2]}')
+    (tmp_path / "d.csv").write_text("y,g\n1,1\n2.5,2\n4,2\n")
+    position = np.array([0.3])
+    expected = -0.5 * np.sum((np.array([1, 2.5, 2.5]) - 0.3) ** 2)
+    for data in (
+        tmp_path / "d.json",
+        str(tmp_path / "d.csv"),
+        {"N": np.int64(3), "y": np.array([1, 2.5, 4], "float32"), "g": np.array([1, 2, 2])},
+    ):
+        assert Model.from_stan(program, data=data).flat_log_density(position) == pytest.approx(expected)
+
+
+MISTAKES: list[tuple[str, Any, str]] = [
+    ("nothing.stan", None, "The Stan program 'nothing.stan' cannot be read"),
+    (SCHOOLS.replace("real mu;", "real mu"), SCHOOLS_DATA, r"Stan's compiler says:\n(.|\n)*line 9"),
+    (SCHOOLS, {**SCHOOLS_DATA, "J": 7}, r"variable name=y; .* dims declared=\(7\); dims found=\(8\)"),
+    (SCHOOLS, {"J": 8, "y": SCHOOLS_DATA["y"]}, "data variable sigma"),
+    (SCHOOLS, {**SCHOOLS_DATA, "J": 8.5}, "int variable contained non-int values; .* variable name=J"),
+    (SCHOOLS, {**SCHOOLS_DATA, "sigma": [-1.0] * 8}, r"sigma is -1, but must be greater .*line 5"),
+    (SCHOOLS, {**SCHOOLS_DATA, "y": "eight"}, "its data 'y' is the text 'eight'; expected numbers"),
+    (SCHOOLS, {**SCHOOLS_DATA, "y": [1, None]}, "its data 'y' is missing values"),
+    (SCHOOLS, {**SCHOOLS_DATA, "y": [[1], [1, 2]]}, "its data 'y' has rows of different lengths"),
+    (SCHOOLS, 3, "its data are 3; expected a mapping"),
+    ("data {} parameters {} model {}", None, "no parameters"),
+    ("parameters { real x; } model { x ~ normall(0, 1); }", None, 'No function "normall_lpdf" was found'),
+    ("parameters { matrix[2, 2] x; } model { target += trace(x); }", None, "lacks Stan's function trace, in line 1"),
+    (3, None, "The Stan program is 3; expected the path"),
+]
+
+
+@pytest.mark.parametrize(("program", "data", "message"), MISTAKES, ids=[message[:30] for *_, message in MISTAKES])
+def test_mistakes(program: Any, data: Any, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        Model.from_stan(program, data=data)
+
+
+def test_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("schools.stan").write_text(SCHOOLS)
+    Path("run.yaml").write_text(f"model: {{stan: schools.stan, data: {SCHOOLS_DATA}}}\n".replace("'", ""))
+    model = build_model(load_config("run.yaml").model)
+    assert model.name == "schools"
+    assert model.dimension == 10
+    for change, message in (
+        ("model.stan=none.stan", "none.stan"),
+        ("model.data.J=7", re.escape("model.stan: Model 'schools': Stan refuses its data")),
+        ("model.engine=gpu", "engine"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            build_model(load_config("run.yaml", [change]).model)

@@ -1,0 +1,148 @@
+"""Stan programs in JAX: the same log-density up to a constant, and the same gradient, as Stan's C function gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("stanli", reason="the extra stan is not installed")
+jax = pytest.importorskip("jax", reason="the extra jax is not installed")
+from stan_functions import FAMILIES, OF_DATA, program, program_of_data  # noqa: E402
+from stan_models import DATA, LOOPS, Case, loop_program  # noqa: E402
+
+from batchnuts import Model  # noqa: E402
+from batchnuts.autobatch.machine import tensor_library  # noqa: E402
+from batchnuts.bridges.stan.data import read_data  # noqa: E402
+from batchnuts.bridges.stan.functions.table import TABLE  # noqa: E402
+from batchnuts.bridges.stan.lanes import NotTranslated  # noqa: E402
+from batchnuts.bridges.stan.library import StanError, StanModel, compile_program  # noqa: E402
+from batchnuts.bridges.stan.mir import MAGIC, NotRead, read_program  # noqa: E402
+from batchnuts.bridges.stan.translate import translated  # noqa: E402
+from batchnuts.mcmc.model.model import ModelError  # noqa: E402
+
+
+def compared(source: str, data: Any, points: int = 3, spread: float = 1.0) -> tuple[float, float]:
+    """The largest relative error of differences of the log-density, and of the gradient, at random positions."""
+    values, mir = read_data("test", data), compile_program(source, [])
+    stan = StanModel(mir, values)
+    density = translated(read_program(mir), values, stan.dimension)
+    library = tensor_library("jax")
+    both = library.compiled(jax.value_and_grad(density))
+    generator, differences, theirs, worst = np.random.default_rng(3), [], [], 0.0
+    for _ in range(points):
+        position = generator.uniform(-spread, spread, stan.dimension)
+        try:
+            expected, slope = stan.log_density(position)
+        except StanError:
+            continue
+        value, gradient = map(np.asarray, both(library.tensor(position)))
+        differences.append(float(value) - expected)
+        theirs.append(expected)
+        worst = max(worst, float(np.max(np.abs(gradient - slope)) / max(1.0, np.max(np.abs(slope)))))
+    assert differences, "no position has a density"
+    return float(np.ptp(differences) / max(1.0, np.max(np.abs(theirs)))), worst
+
+
+APPROXIMATE = {"tails", "special"}
+"""Families with gradients for which Stan, or JAX, has a series of few terms: by the shape of an incomplete gamma
+function, and of the normal distribution function."""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_functions(family: str) -> None:
+    value, gradient = compared(program(FAMILIES[family]), {})
+    assert value < 1e-8
+    assert gradient < (1e-6 if family in APPROXIMATE else 1e-8)
+
+
+def test_functions_of_data() -> None:
+    value, gradient = compared(program_of_data(OF_DATA), {})
+    assert max(value, gradient) < 1e-10
+
+
+def test_every_function_is_in_a_program() -> None:
+    """Those of operators are in the family `arithmetic`, by their signs."""
+    text = " ".join([*OF_DATA, *(e for family in FAMILIES.values() for e in family)])
+    unseen = [
+        name
+        for name in TABLE
+        if not name.endswith("__") and not name.startswith("Fn") and f"{name}(" not in text.replace("_lupdf", "_lpdf")
+    ]
+    assert unseen == []
+
+
+@pytest.mark.parametrize("case", LOOPS.values(), ids=LOOPS)
+def test_loops_and_branches(case: Case) -> None:
+    source = loop_program(case)
+    value, gradient = compared(source, DATA)
+    assert value < 1e-10
+    assert gradient < 1e-10
+
+
+@pytest.mark.parametrize("case", LOOPS.values(), ids=LOOPS)
+def test_a_loop_is_not_written_out(case: Case) -> None:
+    """The jaxpr of a program with forty passes is not one of forty bodies."""
+    mir, values = compile_program(loop_program(case), []), read_data("test", DATA)
+    density = translated(read_program(mir), values, StanModel(mir, values).dimension)
+    library = tensor_library("jax")
+    traced = library.call(jax.make_jaxpr(density), library.tensor(np.zeros(9)))
+    assert len(traced.jaxpr.eqns) <= case.equations
+
+
+REFUSED = {
+    "random numbers": "transformed data { real z = normal_rng(0, 1); } parameters { real x; } model { }",
+    "`while` whose condition": "parameters { real x; } model { real z = x; while (z > 0) z -= 1; target += z; }",
+    "a derivative that JAX lacks": "parameters { real<lower=0> x; } model { target += beta_lcdf(0.3 | x, 1); }",
+    "the function wiener_lpdf, in line 1": "parameters { real<lower=0> x; } model { 0.5 ~ wiener(x, 0.1, 0.5, 0.2); }",
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_is_not_translated_is_named(reason: str) -> None:
+    with pytest.raises(ModelError, match=f"cannot be translated to JAX, because of .*{reason}"):
+        Model.from_stan(REFUSED[reason], engine="jax")
+
+
+def test_a_cheap_program_takes_the_c_function() -> None:
+    model = Model.from_stan("parameters { real x; } model { x ~ normal(0, 1); }", engine="auto")
+    assert model.library is None
+    assert model.computed_by.startswith("Stan's C function, in float64, ")
+
+
+def test_a_costly_program_is_timed_on_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchnuts.bridges.stan.engines.CHEAP", 0.0)
+    model = Model.from_stan("parameters { vector[3] x; } model { x ~ normal(0, 1); }", engine="auto")
+    assert "each with 128 chains on one core, Stan's C function" in model.computed_by
+
+
+@pytest.mark.parametrize("text", ["", "(program)", MAGIC, MAGIC + "AAAA", MAGIC + "!", MAGIC + "BQAAAAEAAAB"])
+def test_another_encoding_is_not_read(text: str) -> None:
+    with pytest.raises(NotRead):
+        read_program(text)
+
+
+def test_programs_of_a_folder(request: pytest.FixtureRequest) -> None:
+    """Of posteriordb, say: each NAME.stan with NAME.json beside it. --stan-programs FOLDER."""
+    folder = request.config.getoption("--stan-programs")
+    if folder is None:
+        pytest.skip("no folder of programs: --stan-programs")
+    lines, wrong = [], []
+    for file in sorted(Path(folder).glob("*.stan")):
+        data = json.loads(file.with_suffix(".json").read_text())
+        try:
+            value, gradient = compared(file.read_text(), data, points=10)
+        except NotTranslated as reason:
+            lines.append(f"{file.stem}: C, because of {reason}")
+            continue
+        except StanError as reason:
+            lines.append(f"{file.stem}: none, {reason}")
+            continue
+        lines.append(f"{file.stem}: JAX, {value:.1e}, {gradient:.1e}")
+        if max(value, gradient) > 1e-8:
+            wrong.append(lines[-1])
+    print("\n".join(lines))
+    assert not wrong
