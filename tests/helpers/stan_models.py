@@ -105,6 +105,21 @@ LOOPS: dict[str, Case] = {
     "branches of parameters": Case(
         "model { for (i in 1 : N) { real m = u[g[i]]; if (m > 0) m = 2 * m; y[i] ~ normal(m, s); } }", 120
     ),
+    "sums by branches of parameters": Case(
+        "model { for (i in 1 : N) { if (u[g[i]] > a) target += -square(y[i] - a); else target += u[g[i]] * y[i]; } }",
+        200,
+    ),
+    "places written twice": Case(
+        """model { vector[N + 1] f; for (i in 1 : N) { f[i] = a * y[i]; f[i + 1] = u[g[i]]; }
+           f ~ normal(0, s); }""",
+        250,
+    ),
+    "places written twice within": Case(
+        """model { vector[N + 2] f = rep_vector(0, N + 2);
+             for (i in 1 : N) for (k in 0 : 2) f[i + k] = a * y[i] + beta[k + 1] * i;
+           f ~ normal(0, s); }""",
+        1500,
+    ),
     "private": Case(
         "model { real m; for (i in 1 : N) { m = a * y[i]; m = m + u[g[i]]; target += -square(m) / s; } }", 120
     ),

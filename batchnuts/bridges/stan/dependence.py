@@ -30,6 +30,8 @@ class Uses:
     """Whether it may be read before it is written as a whole."""
     written: bool = False
     """Whether it has been written as a whole on every path so far."""
+    in_loops: bool = False
+    """Whether an element is written in a loop within."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,11 @@ def use_reads_first(use: Uses) -> bool:
 
 
 def _is_shared_out(use: Uses, variable: str) -> bool:
-    """Whether one axis has the same index in all writes and reads, by which passes have different elements."""
-    if not use.reads:
+    """Whether one axis has the same index in all writes and reads, by which passes have different elements.
+
+    One write alone may be anywhere: that passes have different places is seen when these are known.
+    """
+    if not use.reads and len(use.writes) == 1 and not use.in_loops:
         return True
     first = use.writes[0]
     for axis, index in enumerate(first):
@@ -94,8 +99,13 @@ def _is_injective(index: Expr, variable: str) -> bool:
     return place.kind == "Var" and place.name == variable
 
 
-def _walk(body: Sequence[Stmt], uses: dict[str, Uses], declared: set[str], definite: bool) -> set[str]:
-    """Note what statements do. Returns by which kinds of statements control leaves the body before its end."""
+def _walk(
+    body: Sequence[Stmt], uses: dict[str, Uses], declared: set[str], definite: bool, in_loop: bool = False
+) -> set[str]:
+    """Note what statements do. Returns by which kinds of statements control leaves the body before its end.
+
+    definite: whether they are executed in every pass. in_loop: whether they are in a loop within.
+    """
     jumps: set[str] = set()
     for statement in body:
         match statement.kind:
@@ -103,22 +113,22 @@ def _walk(body: Sequence[Stmt], uses: dict[str, Uses], declared: set[str], defin
                 _read_all(_expressions(statement), uses)
                 declared.add(statement.name)
             case "Assignment":
-                _assign(statement, uses, definite)
+                _assign(statement, uses, definite, in_loop)
             case "TargetPE":
                 _read_all([statement.value], uses)
                 uses.setdefault(TARGET, Uses()).adds += 1
             case "Block" | "SList":
-                jumps |= _walk(statement.body, uses, declared, definite)
+                jumps |= _walk(statement.body, uses, declared, definite, in_loop)
             case "For":
                 _read_all(statement.arguments, uses)
                 declared.add(statement.name)
-                jumps |= _walk(statement.body, uses, declared, False) & {"Return"}
+                jumps |= _walk(statement.body, uses, declared, False, True) & {"Return"}
             case "IfElse":
                 _read_all([statement.value], uses)
-                jumps |= _branches(statement, uses, declared, definite)
+                jumps |= _branches(statement, uses, declared, definite, in_loop)
             case "While":
                 _read_all([statement.value], uses)
-                jumps |= _walk(statement.body, uses, declared, False) & {"Return"}
+                jumps |= _walk(statement.body, uses, declared, False, True) & {"Return"}
             case "Return" | "Break" | "Continue" as kind:
                 return {*jumps, kind}
             case _:
@@ -126,13 +136,13 @@ def _walk(body: Sequence[Stmt], uses: dict[str, Uses], declared: set[str], defin
     return jumps
 
 
-def _branches(statement: Stmt, uses: dict[str, Uses], declared: set[str], definite: bool) -> set[str]:
+def _branches(statement: Stmt, uses: dict[str, Uses], declared: set[str], definite: bool, in_loop: bool) -> set[str]:
     """Of what both branches write as a whole, the statement does."""
     before = {name for name, use in uses.items() if use.written}
     wrote: list[set[str]] = []
     jumps: set[str] = set()
     for branch in statement.body:
-        jumps |= _walk([branch], uses, declared, definite)
+        jumps |= _walk([branch], uses, declared, definite, in_loop)
         wrote.append({name for name, use in uses.items() if use.written} - before)
         for name in wrote[-1]:
             uses[name].written = False
@@ -142,7 +152,7 @@ def _branches(statement: Stmt, uses: dict[str, Uses], declared: set[str], defini
     return jumps
 
 
-def _assign(statement: Stmt, uses: dict[str, Uses], definite: bool) -> None:
+def _assign(statement: Stmt, uses: dict[str, Uses], definite: bool, in_loop: bool) -> None:
     use = uses.setdefault(statement.name, Uses())
     if (term := added(statement)) is not None:
         _read_all([term[0], *(e for index in statement.indices for e in index.arguments)], uses)
@@ -150,6 +160,7 @@ def _assign(statement: Stmt, uses: dict[str, Uses], definite: bool) -> None:
         return
     _read_all([statement.value, *(e for index in statement.indices for e in index.arguments)], uses)
     use.writes.append(statement.indices)
+    use.in_loops |= in_loop
     if not statement.indices and definite:
         use.written = True
 

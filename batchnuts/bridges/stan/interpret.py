@@ -254,8 +254,11 @@ class Interpreter:
         self.variables = before
         for name, variable in before.items():
             first, second = (result[name].value for result in results)
-            if first is not second:
-                variable.value = apply(_chosen, [condition, first, second])
+            if first is second:
+                continue
+            if not _is_around(condition.lanes, variable.home):  # a sum over lanes has terms of both branches
+                raise NotVectorized
+            variable.value = apply(_chosen, [condition, first, second])
 
     def _decides_by_lane(self, statement: Stmt) -> bool:
         """Whether lanes, or parameters, decide which branch is taken."""
@@ -288,6 +291,8 @@ class Interpreter:
             result = self.run([branch, *rest])
             if result is None or result.value is None or result.kind != "Return":
                 raise NotTranslated("a function that returns nothing on a path")
+            if self.variables[TARGET].value is not before[TARGET].value:
+                raise NotTranslated("a function that adds to the target and returns by a condition")
             values.append(result.value)
         self.variables = before
         return Result(apply(_chosen, [condition, *values]))
@@ -489,8 +494,6 @@ class Interpreter:
         raise NotTranslated(f"an expression of the kind {expression.kind}")
 
     def _variable(self, name: str) -> Value:
-        if name in ("emit_transformed_parameters__", "emit_generated_quantities__"):
-            return known_value(1)
         value = self.variables[name].value
         branch = self.lanes
         while branch is not None and value.lanes is not None and branch is not value.lanes:
@@ -577,7 +580,7 @@ class Interpreter:
         """A function of the program's, in its own variables."""
         values = [self.value(argument) for argument in arguments]
         candidates = [f for f in self.functions.get(name, ()) if len(f.parameters) == len(arguments)]
-        types = [_type_name(argument) for argument in arguments]
+        types = [argument.type for argument in arguments]
         function = min(candidates, key=lambda f: sum(a != b for a, b in zip(f.types, types)), default=None)
         if function is None:
             raise NotTranslated(f"the function {name}")
@@ -590,9 +593,11 @@ class Interpreter:
         self.variables = {name: Variable(v, self.lanes) for name, v in zip(function.parameters, values, strict=True)}
         self.variables[TARGET] = outside[TARGET]
         self.depth += 1
-        result = self.run(function.body)
-        target = self.variables[TARGET]
-        self.variables, self.depth = outside, self.depth - 1
+        try:
+            result = self.run(function.body)
+        finally:
+            self.depth -= 1
+        target, self.variables = self.variables[TARGET], outside
         self.variables[TARGET] = target
         return known_value(0) if result is None or result.value is None else result.value
 
@@ -713,6 +718,13 @@ PARTS: dict[str, Callable[..., list[Index]]] = {
 """Functions that give elements of their first argument: the places of these, of its shape and the other arguments."""
 
 
+def _is_around(around: Lanes | None, lanes: Lanes | None) -> bool:
+    """Whether lanes are those of a loop, or lie within it."""
+    while lanes is not around and lanes is not None:
+        lanes = lanes.parent
+    return lanes is around
+
+
 def _only_branches(lanes: Lanes, home: Lanes | None) -> bool:
     """Whether only branches, and no loops, lie between lanes and those around them."""
     inner: Lanes | None = lanes
@@ -729,10 +741,6 @@ def _jumps(statement: Stmt) -> set[str]:
         return {statement.kind}
     kinds = {kind for inner in statement.body for kind in _jumps(inner)}
     return kinds & {"Return"} if statement.kind in ("For", "While") else kinds
-
-
-def _type_name(expression: Expr) -> str:
-    return expression.type
 
 
 def interpreter_of(program: StanProgram, variables: dict[str, Variable]) -> Interpreter:

@@ -27,10 +27,6 @@ class Numerics:
     linalg: ModuleType
     is_known: bool
 
-    def first_where(self, condition: Array, x: Array, y: Array) -> Array:
-        """x where the condition holds, else y."""
-        return self.np.where(condition, x, y)
-
 
 @functools.cache
 def known() -> Numerics:
