@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,24 @@ def test_a_costly_program_is_timed_on_both(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("batchnuts.bridges.stan.engines.CHEAP", 0.0)
     model = Model.from_stan("parameters { vector[3] x; } model { x ~ normal(0, 1); }", engine="auto")
     assert "each with 128 chains on one core, Stan's C function" in model.computed_by
+
+
+def test_another_density_than_stans_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = dataclasses.replace(TABLE["normal_lpdf"], call=lambda m, y, mu, sigma: -m.np.sum(m.np.abs(y)))
+    monkeypatch.setitem(TABLE, "normal_lpdf", wrong)
+    source = "parameters { real x; } model { x ~ normal(0, 1); }"
+    with pytest.raises(ModelError, match="another density than Stan's own"):
+        Model.from_stan(source, engine="jax")
+    monkeypatch.setattr("batchnuts.bridges.stan.engines.CHEAP", 0.0)
+    model = Model.from_stan(source)
+    assert model.library is None
+    assert "not JAX, because of another density" in model.computed_by
+
+
+def test_an_error_within_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TABLE, "normal_lpdf", dataclasses.replace(TABLE["normal_lpdf"], call=lambda m: None))
+    with pytest.raises(ModelError, match="an error of batchnuts, TypeError"):
+        Model.from_stan("parameters { real x; } model { x ~ normal(0, 1); }", engine="jax")
 
 
 @pytest.mark.parametrize("text", ["", "(program)", MAGIC, MAGIC + "AAAA", MAGIC + "!", MAGIC + "BQAAAAEAAAB"])

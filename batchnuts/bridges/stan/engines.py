@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from batchnuts.autobatch.machine import missing
+from batchnuts.autobatch.machine import missing, tensor_library
 from batchnuts.bridges.stan.library import StanError, StanModel
 from batchnuts.mcmc.model.model import ModelError
 
@@ -25,6 +25,10 @@ WIDTH = 128
 """Chains for which both are timed."""
 
 TRIES, RUNS = 20, 3
+
+SAME = 0.01
+"""By how much a translation may differ from Stan, relative to its size: solvers of differential equations do by less,
+and another density by more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +49,7 @@ def choose(title: str, stan: StanModel, source: str, mir: str, data: Mapping[str
         if (needed := missing("jax")) is not None:
             raise ModelError(f"Model {title!r}: engine jax needs {needed}.")
         translation, why = _translated(source, mir, data, stan.dimension)
-        if translation is None:
+        if translation is None or (why := _timed(translation, stan)[1]):
             raise ModelError(f"Model {title!r} cannot be translated to JAX, because of {why}. Use engine c.")
         return Choice(translation, "translated from Stan")
     seconds = _seconds_of_c(stan)
@@ -56,7 +60,9 @@ def choose(title: str, stan: StanModel, source: str, mir: str, data: Mapping[str
     translation, why = _translated(source, mir, data, stan.dimension)
     if translation is None:
         return Choice(None, f"{_short(seconds)} each; not JAX, because of {why}")
-    by_jax = _seconds_of_jax(translation, stan.dimension)
+    by_jax, why = _timed(translation, stan)
+    if why:
+        return Choice(None, f"{_short(seconds)} each; not JAX, because of {why}")
     compared = f"{_short(by_jax)} each with {WIDTH} chains on one core, Stan's C function {_short(seconds)}"
     return Choice(translation, f"translated from Stan: {compared}") if by_jax < seconds else Choice(None, compared)
 
@@ -80,6 +86,8 @@ def _translated(
         return None, f"{error}{'' if named is None else line_of(source, named[1])}"
     except (NotRead, NotVectorized) as error:
         return None, f"a program that is not read ({error})"
+    except Exception as error:  # of a part of the language that nobody has tried
+        return None, f"an error of batchnuts, {type(error).__name__}: {error}; please report it"
 
 
 def line_of(source: str, name: str) -> str:
@@ -109,19 +117,37 @@ def _seconds_of_c(stan: StanModel) -> float | None:
     return fastest
 
 
-def _seconds_of_jax(translation: Callable[[Any], Any], dimension: int) -> float:
-    """Of a gradient of one of WIDTH chains."""
+def _timed(translation: Callable[[Any], Any], stan: StanModel) -> tuple[float, str]:
+    """Seconds of a gradient of one of WIDTH chains; and what is wrong with it, if it is not Stan's own."""
     import jax
 
-    from batchnuts.autobatch.machine import tensor_library
-
     library = tensor_library("jax")
-    positions = library.tensor(_positions(dimension, WIDTH))
+    rows = _positions(stan.dimension, WIDTH)
+    positions = library.tensor(rows)
     compiled = library.compiled(jax.vmap(jax.value_and_grad(translation)))
-    jax.block_until_ready(compiled(positions))
+    values, gradients = map(np.asarray, compiled(positions))
+    if not _is_stans(stan, rows, values, gradients):
+        return 0.0, "another density than Stan's own, which is an error of batchnuts: please report it"
     times = []
     for _ in range(RUNS):
         begin = time.perf_counter()
         jax.block_until_ready(compiled(positions))
         times.append(time.perf_counter() - begin)
-    return min(times) / WIDTH
+    return min(times) / WIDTH, ""
+
+
+def _is_stans(stan: StanModel, rows: Any, values: Any, gradients: Any) -> bool:
+    """Whether log-densities, up to a constant, and gradients are Stan's at some positions that it does not reject."""
+    differences = []
+    for row, value, gradient in zip(rows[:TRIES], values, gradients):
+        try:
+            expected, slope = stan.log_density(row)
+        except StanError:
+            continue
+        if not np.linalg.norm(gradient - slope) <= SAME * (np.linalg.norm(slope) + SAME):
+            return False
+        differences.append((value - expected, abs(expected)))
+    if not differences:
+        return True
+    shifts, sizes = np.array(differences).T
+    return bool(np.ptp(shifts) <= SAME * max(1.0, sizes.max()))
