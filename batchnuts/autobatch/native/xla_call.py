@@ -19,6 +19,7 @@ from typing import Any
 from llvmlite import ir
 
 from batchnuts.autobatch.native.compile import MachineCode, code_of
+from batchnuts.autobatch.native.context import emit_loop
 from batchnuts.autobatch.native.types import I8, I32, I64, POINTER, integer
 
 TARGET = "batchnuts_native"
@@ -131,19 +132,12 @@ def _call_handle(frame: Frame) -> None:
             data = b.alloca(ir.ArrayType(I64, MOST))
         data.type = POINTER
         count, buffers = load(frame.pointer, count_at, I64), load(frame.pointer, array_at, POINTER)
-        head, body, end = (b.append_basic_block(n) for n in ("head", "body", "end"))
-        before = b.block
-        b.branch(head)
-        b.position_at_end(head)
-        i = b.phi(I64)
-        i.add_incoming(integer(0), before)
-        b.cbranch(b.icmp_signed("<", i, count), body, end)
-        b.position_at_end(body)
-        buffer = b.load(b.gep(buffers, [i], source_etype=POINTER), typ=POINTER)
-        b.store(load(buffer, _DATA, POINTER), b.gep(data, [i], source_etype=POINTER))
-        i.add_incoming(b.add(i, integer(1)), body)
-        b.branch(head)
-        b.position_at_end(end)
+
+        def note(i: Any, buffers: Any = buffers, data: Any = data) -> None:
+            buffer = b.load(b.gep(buffers, [i], source_etype=POINTER), typ=POINTER)
+            b.store(load(buffer, _DATA, POINTER), b.gep(data, [i], source_etype=POINTER))
+
+        emit_loop(b, count, note)
         pointers.append(data)
     operands, results = pointers
     handle = b.load(operands, typ=POINTER)

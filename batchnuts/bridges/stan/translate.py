@@ -11,7 +11,8 @@ import numpy as np
 
 from batchnuts.autobatch.machine import tensor_library
 from batchnuts.bridges.stan.dependence import TARGET
-from batchnuts.bridges.stan.interpret import Variable, interpreter_of
+from batchnuts.bridges.stan.evaluate import Variable
+from batchnuts.bridges.stan.interpret import interpreter_of
 from batchnuts.bridges.stan.lanes import NotTranslated, known_value
 from batchnuts.bridges.stan.mir import Expr, StanProgram, Stmt
 
