@@ -20,6 +20,7 @@ pytest.importorskip("stanli", reason="the extra stan is not installed")
 from stan_models import SCHOOLS, SCHOOLS_DATA
 
 from batchnuts.bridges.stan.columns import blocks_of
+from batchnuts.mcmc.execution.model_description import described
 
 
 def schools(**options: Any) -> Model:
@@ -72,6 +73,17 @@ def test_a_model_goes_to_another_process() -> None:
     again = pickle.loads(pickle.dumps(model))
     position = np.linspace(-1, 1, 10)
     assert again.flat_log_density(position) == model.flat_log_density(position)
+
+
+@pytest.mark.parametrize("engine", ["c", "jax"])
+def test_a_model_that_is_loaded_is_the_same_to_a_checkpoint(engine: Any) -> None:
+    """What has addresses of this process is no part of it; another program or other data are."""
+    model = schools(engine=engine)
+    before = described(model)
+    batchnuts.sample_chains(model, chains=2, draws=5, warmup=10, seed=1)
+    assert described(model) == before == described(schools(engine=engine))
+    other = Model.from_stan(SCHOOLS, data={**SCHOOLS_DATA, "sigma": [1.0] * 8}, name="schools", engine=engine)
+    assert described(other)["function of_draw"] != before["function of_draw"]
 
 
 def test_patterns_say_what_goes_into_which_group() -> None:

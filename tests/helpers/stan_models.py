@@ -169,3 +169,67 @@ functions {
 def loop_program(case: Case) -> str:
     """A whole program."""
     return FUNCTIONS + DECLARED + PARAMETERS + case.text
+
+
+# ---- functions that call functions of the program's ------------------------------------------------------------------
+
+_EQUATIONS = """
+functions {
+  vector decay(real time, vector y, vector rates, data real source) {
+    return [-rates[1] * y[1] + source, rates[1] * y[1] - rates[2] * y[2]]';
+  }
+  array[] real decay_of_arrays(real time, array[] real y, array[] real rates, data array[] real x, data array[] int n) {
+    return {-rates[1] * y[1] + x[1], rates[1] * y[1] - rates[2] * y[2] * n[1]};
+  }
+}
+parameters { vector<lower=0>[2] rates; vector<lower=0>[2] first; }
+model {
+  %s y = %s(%s, 0.0, {0.5, 1.0, 2.0}, %s);
+  for (k in 1:3) target += normal_lpdf(y[k] | k, 0.5);
+}
+"""
+_TIGHT = "1e-9, 1e-9, 100000"
+
+
+def _equations(name: str, tolerances: str = "") -> str:
+    if name.startswith("integrate"):
+        arguments = ", ".join(filter(None, ["to_array_1d(rates), {0.3}, {1}", tolerances]))
+        return _EQUATIONS % ("array[3, 2] real", name, "decay_of_arrays, to_array_1d(first)", arguments)
+    return _EQUATIONS % (
+        "array[3] vector[2]",
+        name,
+        "decay, first",
+        ", ".join(filter(None, [tolerances, "rates, 0.3"])),
+    )
+
+
+EQUATIONS = {
+    **{name: _equations(name) for name in ("ode_rk45", "ode_bdf", "ode_adams", "ode_ckrk", "integrate_ode_rk45")},
+    **{name: _equations(name, _TIGHT) for name in ("ode_rk45_tol", "ode_bdf_tol", "integrate_ode_bdf")},
+    "ode_adjoint_tol_ctl": _equations(
+        "ode_adjoint_tol_ctl",
+        "1e-9, rep_vector(1e-9, 2), 1e-9, rep_vector(1e-9, 2), 1e-9, 1e-9, 10000, 100, 1, 2, 2",
+    ),
+}
+"""Programs with an ordinary differential equation, by the function that solves it."""
+
+_SHARDS = """
+functions {
+  real part(array[] real slice, int start, int end, real mean, data vector weights) {
+    return dot_product(weights[start:end], square(to_vector(slice) - mean)) * -0.5;
+  }
+  vector shard(vector shared, vector own, data array[] real x, data array[] int n) {
+    return [normal_lpdf(x | shared[1] + own[1], n[1]), own[1]]';
+  }
+}
+data { int N; array[N] real y; vector[N] weights; }
+parameters { real mean; array[2] vector[1] own; }
+model { mean ~ normal(0, 1); target += %s; }
+"""
+SHARDS = {
+    "reduce_sum": _SHARDS % "reduce_sum(part, y, 2, mean, weights)",
+    "reduce_sum_static": _SHARDS % "reduce_sum_static(part, y, 2, mean, weights)",
+    "map_rect": _SHARDS % "sum(map_rect(shard, [mean]', own, {y[1:3], y[4:6]}, {{1}, {2}}))",
+}
+SHARDS_DATA: dict[str, Any] = {"N": 6, "y": [1.0, 2.0, -1.0, 0.5, 3.0, 1.5], "weights": [1.0, 2.0, 1.0, 2.0, 1.0, 2.0]}
+"""Programs whose sums Stan can compute in parallel, by the function that does."""

@@ -54,7 +54,7 @@ def choose(title: str, stan: StanModel, source: str, mir: str, data: Mapping[str
         return Choice(translation, "translated from Stan")
     seconds = _seconds_of_c(stan)
     if seconds is None or seconds <= CHEAP:
-        return Choice(None, "" if seconds is None else f"{_short(seconds)} each")
+        return Choice(None, "")
     if missing("jax") is not None:
         return Choice(None, f"{_short(seconds)} each; JAX is not installed")
     translation, why = _translated(source, mir, data, stan.dimension)

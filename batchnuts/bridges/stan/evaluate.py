@@ -143,19 +143,23 @@ class Evaluator(ABC):
             return self.call_function(name, expression.arguments)
         if name in ("reduce_sum", "reduce_sum_static"):
             return self._reduce_sum(expression)
+        if name == "map_rect":
+            return self._map_rect(expression)
         if name.startswith(("integrate_ode_", "ode_")):
             return self._ode(expression)
         if name == "target":
             jacobian = Value(sum(self.jacobian, jnp.asarray(0.0)))
             return apply(plus, [self.variables[TARGET].value, jacobian], elementwise=True)
-        entry, values = TABLE.get(name), [self.value(argument) for argument in expression.arguments]
+        entry = TABLE.get(name)
+        if entry is None and name not in SIZES and name not in PARTS:
+            raise NotTranslated(f"the function {name}")
+        values = [self.value(argument) for argument in expression.arguments]
         if name in SIZES:
             return known_value(SIZES[name](expression.arguments[0].leaf, values[0].shape))
         if name in PARTS:
             whole, *places = values
             return element(whole, PARTS[name](whole.shape, *places))
-        if entry is None:
-            raise NotTranslated(f"the function {name}")
+        assert entry is not None
         call = entry.call
         if not all(value.is_known for value in values):
             self.calls += 1
@@ -189,6 +193,18 @@ class Evaluator(ABC):
             raise NotTranslated("reduce_sum of another function")
         return self.run_function(candidates[0], [values[0], begin, end, *values[1:]])
 
+    def _map_rect(self, expression: Expr) -> Value:
+        """Its serial meaning: what the function gives of each shard, one after another."""
+        function, shared, *of_shards = expression.arguments
+        common, parts = self.value(shared), [self.value(argument) for argument in of_shards]
+        if not (candidates := self.functions.get(function.name, ())):
+            raise NotTranslated("map_rect of another function")
+        results = [
+            self.run_function(candidates[0], [common, *(element(part, [Index(known_value(shard))]) for part in parts)])
+            for shard in range(parts[0].shape[0])
+        ]
+        return apply(lambda m, *rows: m.np.concatenate([m.np.asarray(row) for row in rows]), results)
+
     def _ode(self, expression: Expr) -> Value:
         """ode_METHOD[_tol](f, y0, t0, ts, ...), and integrate_ode_METHOD with its three arguments of f."""
         if not solvers.is_possible():
@@ -204,6 +220,9 @@ class Evaluator(ABC):
         tolerances: Any = solvers.DEFAULTS[method]
         if is_old:
             others, given = others[:3], others[3:]
+        elif method == solvers.ADJOINT:
+            forward, absolute, *_ = others
+            given, others = [forward, apply(lambda m, x: m.np.min(x), [absolute]), others[6]], others[11:]
         else:
             given, others = (others[:3], others[3:]) if name.endswith("_tol") else ([], others)
         if given:

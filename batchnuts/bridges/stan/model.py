@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import fnmatch
-import functools
 import json
 import os
 import re
@@ -12,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -128,23 +128,29 @@ class Compiled:
     data: Mapping[str, Any]
     key: str
 
-    @functools.cached_property
+    @property
     def stan(self) -> StanModel:
         """Of this process. Raises StanError."""
-        return StanModel(self.mir, self.data)
+        made: StanModel = self._once("stan", lambda: StanModel(self.mir, self.data))
+        return made
 
-    @functools.cached_property
+    @property
     def density(self) -> CFunction:
         """bs_log_density_gradient(model, without constants, with Jacobians, position, value, gradient, no message)."""
-        return registered(f"{self.key}_density", self._density)
+        made: CFunction = self._once("density", lambda: registered(f"{self.key}_density", self._density))
+        return made
 
-    @functools.cached_property
+    @property
     def columns(self) -> CFunction:
         """All numbers of a draw, of a position and a seed."""
-        return registered(f"{self.key}_columns", self._columns)
+        made: CFunction = self._once("columns", lambda: registered(f"{self.key}_columns", self._columns))
+        return made
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"mir": self.mir, "data": self.data, "key": self.key}
+    def _once(self, name: str, make: Callable[[], Any]) -> Any:
+        loaded = _loaded.setdefault(self, {})
+        if name not in loaded:
+            loaded[name] = make()
+        return loaded[name]
 
     def _density(self) -> CFunction:
         stan = self.stan
@@ -180,6 +186,10 @@ class Compiled:
             keeps=(stan, call),
             for_xla=for_jax,
         )
+
+
+_loaded: WeakKeyDictionary[Compiled, dict[str, Any]] = WeakKeyDictionary()
+"""What this process has made of each; not among its attributes, by which a changed model is found."""
 
 
 @dataclass(frozen=True, eq=False)

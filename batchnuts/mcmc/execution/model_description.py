@@ -39,6 +39,7 @@ def described(model: Model) -> dict[str, str]:
         for name, (dims, array) in sorted(getattr(model, group).items())
     ]
     functions = {name: getattr(model, name) for name in FUNCTIONS}
+    functions["of_draw"] = None if model.of_draw is None else model.of_draw.function
     return {
         "name": model.name,
         "dtype": model.dtype,

@@ -474,7 +474,8 @@ def _cached_or_traced(model: Model, density_library: DensityLibrary, name: str, 
 def _reached_by(model: Model) -> Fingerprint:
     """What the functions find around them now, and what values of variables are made by."""
     supports = [getattr(variable.support, "__dict__", None) for variable in model.variables]
-    return fingerprint(*(getattr(model, role) for role in (*OF_DRAWS, "of_draw", "prior")), supports)
+    of_draw = None if model.of_draw is None else model.of_draw.function
+    return fingerprint(*(getattr(model, role) for role in (*OF_DRAWS, "prior")), of_draw, supports)
 
 
 def _types(*arrays: NDArray[Any]) -> Types:

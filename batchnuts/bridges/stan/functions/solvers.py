@@ -8,11 +8,15 @@ from typing import Any
 
 from batchnuts.bridges.stan.functions.numerics import Array
 
+ADJOINT = "adjoint_tol_ctl"
+"""The method with all tolerances given; those of the solution are taken, as its derivative goes through its steps."""
+
 DEFAULTS: dict[str, tuple[float, float, float]] = {
     "rk45": (1e-6, 1e-6, 1e6),
     "ckrk": (1e-6, 1e-6, 1e6),
     "adams": (1e-10, 1e-10, 1e8),
     "bdf": (1e-10, 1e-10, 1e8),
+    ADJOINT: (1e-10, 1e-10, 1e8),
 }
 """Relative and absolute tolerance and most steps, by the method that a function's name ends with."""
 
@@ -39,7 +43,7 @@ def solution(
     import jax.numpy as jnp
 
     relative, absolute, steps = tolerances
-    solver = diffrax.Kvaerno5() if method in ("bdf", "adams") else diffrax.Dopri5()
+    solver = diffrax.Kvaerno5() if method in ("bdf", "adams", ADJOINT) else diffrax.Dopri5()
     solved = diffrax.diffeqsolve(
         diffrax.ODETerm(slope),
         solver,
