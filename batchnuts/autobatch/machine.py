@@ -85,6 +85,7 @@ __all__ = [
     "has_jax",
     "is_family",
     "library_of",
+    "machine_code",
     "map_leaves",
     "missing",
     "preferred_backend",
@@ -166,6 +167,13 @@ def begin_code(expression: Expression) -> None:
     from batchnuts.autobatch.native.outlined import outlined  # LLVM is optional
 
     outlined(expression)
+
+
+def machine_code(module: Any) -> Any:
+    """Functions of an `llvmlite.ir.Module`, kept on disk where a run asks for that: `address(name)` is where one is."""
+    from batchnuts.autobatch.native.compile import code_of
+
+    return code_of(module)
 
 
 def for_jax(function: CFunction) -> str:

@@ -68,6 +68,17 @@ def test_predictions_do_not_depend_on_how_chains_are_divided() -> None:
     assert not np.isin(other.values, first).any()
 
 
+def test_a_program_without_random_numbers_takes_no_seed() -> None:
+    source = SCHOOLS.replace("normal_rng(theta, sigma)", "to_array_1d(theta)")
+    source = "\n".join(line for line in source.splitlines() if "poisson_rng" not in line)
+    model = Model.from_stan(source, data=SCHOOLS_DATA)
+    columns = model.log_density.compiled.columns
+    assert (len(columns.inputs), len(schools().log_density.compiled.columns.inputs)) == (1, 2)
+    position = np.random.default_rng(0).normal(size=10)
+    values = model.of_draw.function(position, np.zeros(2, np.uint32))["generated"]
+    np.testing.assert_allclose(values["theta"], position[0] + np.exp(position[1]) * position[2:], rtol=1e-14)
+
+
 def test_a_model_goes_to_another_process() -> None:
     model = schools()
     again = pickle.loads(pickle.dumps(model))

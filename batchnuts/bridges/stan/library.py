@@ -74,6 +74,12 @@ def build_id() -> str:
     return str(stanli.build_id())
 
 
+@functools.cache
+def any_generator() -> int:
+    """A generator of random numbers, where the library asks for one and none are drawn."""
+    return int(library().bs_rng_construct(0, None))
+
+
 class StanError(Exception):
     """What Stan says of a program or of data."""
 
@@ -133,15 +139,6 @@ class StanModel:
         ):  # fmt: skip
             raise StanError(self._text(error))
         return value.value, gradient
-
-    def columns(self, position: int, result: int, seed: int) -> int:
-        """Write all parameters and quantities of a draw. position, result: addresses. Not 0 where that fails."""
-        generator = self._library.bs_rng_construct(seed, None)
-        try:
-            status = self._library.bs_param_constrain(self.handle, True, True, position, result, generator, None)
-            return int(status)
-        finally:
-            self._library.bs_rng_destruct(generator)
 
     def _text(self, error: Any) -> str:
         if not error:

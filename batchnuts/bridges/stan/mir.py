@@ -142,6 +142,11 @@ STATEMENTS = (
 """In the order of their numbers in the encoding."""
 
 
+def draws_numbers(text: str) -> bool:
+    """Whether a program may draw random numbers; True for an encoding that is not known."""
+    return not text.startswith(MAGIC) or b"_rng" in base64.b64decode(text[len(MAGIC) :])
+
+
 def read_program(text: str) -> StanProgram:
     """A program of its encoding. Raises NotRead for another one."""
     if not text.startswith(MAGIC):

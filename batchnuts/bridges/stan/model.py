@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import fnmatch
 import json
 import os
@@ -20,7 +19,8 @@ from batchnuts.bridges.errors import names_in_files
 from batchnuts.bridges.stan.columns import Block, blocks_of
 from batchnuts.bridges.stan.data import StanData, read_data
 from batchnuts.bridges.stan.engines import ENGINES, Engine, choose, line_of
-from batchnuts.bridges.stan.library import StanError, StanModel, build_id, compile_program
+from batchnuts.bridges.stan.library import StanError, StanModel, any_generator, build_id, compile_program
+from batchnuts.bridges.stan.mir import draws_numbers
 from batchnuts.bridges.versions import STAN
 from batchnuts.disk_cache.identity import digest_of
 from batchnuts.mcmc.model.model import DType, Model, ModelError, OfDraw
@@ -142,7 +142,7 @@ class Compiled:
 
     @property
     def columns(self) -> CFunction:
-        """All numbers of a draw, of a position and a seed."""
+        """All numbers of a draw, of a position and, where it draws random numbers, a seed."""
         made: CFunction = self._once("columns", lambda: registered(f"{self.key}_columns", self._columns))
         return made
 
@@ -169,21 +169,41 @@ class Compiled:
             for_xla=for_jax,
         )
 
+    @property
+    def draws_numbers(self) -> bool:
+        """Whether a draw's numbers depend on a seed."""
+        drawn: bool = self._once("draws_numbers", lambda: draws_numbers(self.mir))
+        return drawn
+
     def _columns(self) -> CFunction:
         stan = self.stan
+        assert stan.handle is not None
+        position = ("float64", (stan.dimension,))
+        outputs = (("float64", (len(stan.names(True, True)),)),)
+        if not self.draws_numbers:
+            return CFunction(
+                key=f"{self.key}_columns",
+                address=stan.address("bs_param_constrain"),
+                inputs=(position,),
+                outputs=outputs,
+                without_result=(np.nan,),
+                before=(stan.handle, 1, 1),
+                after=(any_generator(), 0),
+                keeps=stan,
+                for_xla=for_jax,
+            )
+        from batchnuts.bridges.stan.draw_code import LIBRARY, columns_code  # LLVM is loaded where it is needed
 
-        def compute(position: int, seed: int, result: int) -> int:
-            low, high = (ctypes.c_uint32 * 2).from_address(seed)
-            return stan.columns(position, result, low ^ ((high << 16 | high >> 16) & 0xFFFFFFFF))
-
-        call = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_ssize_t] * 3)(compute)
+        code = columns_code()
         return CFunction(
             key=f"{self.key}_columns",
-            address=ctypes.cast(call, ctypes.c_void_p).value or 0,
-            inputs=(("float64", (stan.dimension,)), ("uint32", (2,))),
-            outputs=(("float64", (len(stan.names(True, True)),)),),
+            address=code.address("columns"),
+            inputs=(position, ("uint32", (2,))),
+            outputs=outputs,
             without_result=(np.nan,),
-            keeps=(stan, call),
+            before=(stan.handle,),
+            after=tuple(map(stan.address, LIBRARY)),
+            keeps=(stan, code),
             for_xla=for_jax,
         )
 
@@ -242,7 +262,8 @@ class Columns:
     def __call__(self, position: Any, seed: Any) -> dict[str, dict[str, Any]]:
         """[dimension], uint32[2] -> name -> array by role."""
         library = library_of(position)
-        (numbers,) = library.call_c((library.cast(position, "float64"), seed), self.compiled.columns.key)
+        inputs = (library.cast(position, "float64"), seed)[: len(self.compiled.columns.inputs)]
+        (numbers,) = library.call_c(inputs, self.compiled.columns.key)
 
         def part(block: Block) -> Any:
             places = block.places
