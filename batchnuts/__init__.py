@@ -2,7 +2,7 @@
 
 Public names: `autobatch` (the compiler of single-lane Python functions), `densities` (of distributions),
 `Model`, what its variables are declared with (`real`, `positive`, `simplex`, ...), `sample_chains`, `check`,
-`open_run`, `keep_programs`, `use_own_threads`, `BatchnutsError`, `__version__`.
+`open_run`, `to_stan_csv`, `keep_programs`, `use_own_threads`, `BatchnutsError`, `__version__`.
 They are loaded on first use, so that `import batchnuts` (and the command line's `--help`) does not import TensorFlow.
 """
 
@@ -37,6 +37,7 @@ __all__ = [
     "real",
     "sample_chains",
     "simplex",
+    "to_stan_csv",
     "unit_interval",
     "unit_vector",
     "upper",
@@ -67,12 +68,14 @@ if TYPE_CHECKING:
         upper,
     )
     from batchnuts.mcmc.output.opened_run import open_run
+    from batchnuts.mcmc.output.stan_csv import to_stan_csv
 
 _MODULES = {
     "BatchnutsError": "autobatch",
     "sample_chains": "api.sampling",
     "check": "mcmc.diagnostics.verdict",
     "open_run": "mcmc.output.opened_run",
+    "to_stan_csv": "mcmc.output.stan_csv",
     "keep_programs": "mcmc.execution.program_cache",
     "use_own_threads": "autobatch.machine",
     "Model": "mcmc.model.model",

@@ -84,9 +84,10 @@ class OutputSettings(Settings):
     )
     format: FormatName = Field(
         "auto",
-        description="netcdf: one file, written at the end; zarr: a folder, written while chains run, so that draws are "
-        "not kept in memory (needs the package zarr); auto: by the path's ending, else zarr for 1 GB or more where "
-        "the package is installed",
+        description="netcdf: one file, written at the end; stan_csv: that, and beside it a file for each chain as "
+        "CmdStan writes it, run_1.csv, ...; zarr: a folder, written while chains run, so that draws are not kept in "
+        "memory (needs the package zarr); auto: by the path's ending, else zarr for 1 GB or more where the package is "
+        "installed",
     )
     variables: list[str] | None = Field(
         None,
@@ -152,10 +153,15 @@ class OutputSettings(Settings):
                     f"path: found the URL {shown(self.path)} with {format_.title}; these are written to local disks: "
                     f"expected {streamed.title}, whose URL ends in {streamed.endings[0]}, or a path"
                 )
-        if asked_for is not None and self.path_says not in (None, asked_for.name):
+        if asked_for is not None and by_ending is not None and by_ending.endings != asked_for.endings:
             raise ValueError(
                 f"path: found {shown(self.path)} with format {self.format}; expected a path that ends in "
                 f"{asked_for.endings[0]}, or format {self.path_says}"
+            )
+        if asked_for is not None and asked_for.write_beside is not None and PurePath(self.path or "").suffix == ".csv":
+            raise ValueError(
+                f"path: found {shown(self.path)} with format {self.format}; expected the path of the netCDF file, "
+                f"{PurePath(self.path or '').stem}.nc, beside which the CSV files are written"
             )
         if not self.draws:
             needed = [name for name in ("unconstrained", "divergences", "report") if getattr(self, name)]

@@ -20,6 +20,7 @@ from batchnuts.files.saving import NotSaved, OutputError, Write, root_attributes
 from batchnuts.files.url import OutputLocation, folder_of
 from batchnuts.mcmc.model.quantities import LeftOutError
 from batchnuts.mcmc.output.datasets import to_groups
+from batchnuts.mcmc.output.formats import OUTPUT_FORMATS
 from batchnuts.mcmc.storage.draws import Draws
 from batchnuts.process.freed_memory import give_back_freed
 from batchnuts.process.signals import StopSignals, say
@@ -132,6 +133,8 @@ def _saved(
             assert isinstance(location, Path), "a netCDF file is local"
             saved = _save(groups, location, task.force, config.output.write, before_asking=shown.close)
             ending.content["path"] = str(saved)
+            if (write_beside := OUTPUT_FORMATS[config.output.format].write_beside) is not None:
+                write_beside(groups, saved, task.force)
     prepared.stream = None
     return groups
 

@@ -9,6 +9,7 @@ from batchnuts.cli.config import RunConfig
 from batchnuts.files.saving import OutputError, check_path, check_space
 from batchnuts.files.url import OutputLocation, Url, folder_of, location_of
 from batchnuts.mcmc.checkpoint.keeper import NAME, delete
+from batchnuts.mcmc.output.formats import OUTPUT_FORMATS
 from batchnuts.mcmc.storage.place import is_store
 from batchnuts.mcmc.storage.url_place import check_url
 
@@ -83,6 +84,9 @@ def checked_path(config: RunConfig, path: str | OutputLocation, *, force: bool) 
         output = check_url(location, force=force)
     else:
         output = check_path(str(path), force=force, is_store=is_store if folder else None)
+        check_beside = None if config.output.format == "auto" else OUTPUT_FORMATS[config.output.format].check_beside
+        if check_beside is not None and not force:
+            check_beside(output)
     if config.output.report:
         from batchnuts.report.figures import require_matplotlib
         from batchnuts.report.page import page_path

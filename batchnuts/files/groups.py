@@ -107,3 +107,14 @@ AnyGroup: TypeAlias = "Group | xarray.Dataset"
 def datasets_of(groups: Mapping[str, AnyGroup]) -> dict[str, xarray.Dataset]:
     """All groups as Datasets."""
     return {name: group.dataset() if isinstance(group, Group) else group for name, group in groups.items()}
+
+
+def dataset_in(result: Any, name: str) -> xarray.Dataset | None:
+    """A group of InferenceData, a DataTree or another mapping of names to datasets; None where it has none."""
+    try:
+        group = result[name]
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError):
+        return None
+    if hasattr(group, "children"):  # a node of a DataTree, which has no numbers for a dimension without labels
+        group = group.to_dataset(inherit=False)
+    return group if hasattr(group, "data_vars") else None

@@ -71,7 +71,7 @@ PAGES = (
         "From a model to draws, and what is known of them.",
         (
             ("", _of("batchnuts", "sample_chains", "check")),
-            ("Opening a run", _of("batchnuts", "open_run")),
+            ("Opening a run", _of("batchnuts", "open_run", "to_stan_csv")),
             ("Compiled programs and threads", _of("batchnuts", "keep_programs", "use_own_threads")),
             ("Results", ("batchnuts.mcmc.diagnostics.verdict.Check", "batchnuts.mcmc.storage.draws.Progress")),
             (

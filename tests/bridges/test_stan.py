@@ -14,12 +14,14 @@ import batchnuts
 from batchnuts import Model
 from batchnuts.cli.config import build_model, load_config
 from batchnuts.mcmc.model.model import ModelError
+from batchnuts.settings.schema import SettingsError
 from batchnuts.settings.yaml import ConfigError
 
 pytest.importorskip("stanli", reason="the extra stan is not installed")
 from stan_models import SCHOOLS, SCHOOLS_DATA
 
 from batchnuts.bridges.stan.columns import blocks_of
+from batchnuts.bridges.stan.library import MOST_PRINTED
 from batchnuts.mcmc.execution.model_description import described
 
 
@@ -127,6 +129,51 @@ def test_a_rejected_position_has_no_density() -> None:
     assert model.flat_log_density(np.array([0.5])) == -np.inf
     draws = batchnuts.sample_chains(model, chains=8, draws=50, seed=1).posterior["x"]
     assert (draws < 0).all()
+
+
+def test_a_start_that_is_rejected_has_stans_reason() -> None:
+    model = Model.from_stan('parameters { real x; } model { reject("nothing fits ", 7); }')
+    with pytest.raises(
+        ModelError, match=r"not finite at the initial position of 2 of 2 chains.*Stan says: .*nothing fits 7"
+    ):
+        batchnuts.sample_chains(model, chains=2, draws=5, warmup=10, seed=1)
+
+
+def test_lines_that_a_program_prints_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    model = Model.from_stan('parameters { real x; } model { x ~ normal(0, 1); print("at ", 1 + 1); }', engine="c")
+    batchnuts.sample_chains(model, chains=2, draws=50, warmup=10, seed=1)
+    out, err = capfd.readouterr()
+    lines = [line for line in err.splitlines() if "Stan prints:" in line]
+    assert lines == ["batchnuts: Stan prints: at 2"] * MOST_PRINTED
+    assert "further lines that Stan prints are not shown" in err
+    assert "at 2" not in out
+
+
+STARTS = {"mu": 1.0, "tau": 2.0, "eta": [0.5] * 8}
+
+
+@pytest.mark.parametrize("values", [STARTS, {name: [value] * 2 for name, value in STARTS.items()}])
+def test_initial_values_by_stans_names(values: Any) -> None:
+    result = batchnuts.sample_chains(
+        schools(), chains=4, draws=1, warmup=0, seed=1, step_size=1e-8, init={"values": values}
+    )
+    for name, value in STARTS.items():
+        np.testing.assert_allclose(
+            result.posterior[name], np.broadcast_to(value, result.posterior[name].shape), atol=1e-3
+        )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"mu": 1.0, "tau": 2.0}, r"got values for \['mu', 'tau'\]; expected \['eta', 'mu', 'tau'\]"),
+        (STARTS | {"tau": -1.0}, "Stan refuses them: .*-1"),
+        (STARTS | {"eta": [0.5] * 7}, r"'eta' has shape .*7.*; expected it to end with \(8,\)"),
+    ],
+)
+def test_initial_values_that_cannot_be(values: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=f"sampler.init.values.*{message}"):
+        batchnuts.sample_chains(schools(), chains=4, draws=1, warmup=0, init={"values": values})
 
 
 def test_includes_are_found_beside_the_file(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from batchnuts.bridges.versions import STAN
 from batchnuts.mcmc.model.variables import ModelError
+from batchnuts.process.signals import say
 
 _SUFFIX = {"darwin": "libstanli.dylib", "win32": "stanli.dll"}
 
@@ -38,11 +39,38 @@ def library() -> ctypes.CDLL:
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(loaded, name)
             function.restype, function.argtypes = result, arguments
+        loaded.bs_set_print_callback(_shown, None)
     except (OSError, AttributeError) as error:
         raise ModelError(
             f"stanli cannot be used: {error}. batchnuts was tested with versions from 0.24 to below {STAN.untried}."
         ) from error
     return loaded
+
+
+_Print = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
+
+MOST_PRINTED = 20
+"""Lines that programs print, for each model that is made: `print` in a model block is run at every gradient."""
+
+
+class _Printed:
+    """How many lines were printed since the last model was made."""
+
+    count = 0
+
+
+def _show(text: int, length: int) -> None:
+    """Show what `print` gives, from any thread; it must not raise."""
+    for line in ctypes.string_at(text, length).decode(errors="replace").splitlines():
+        _Printed.count += 1
+        if _Printed.count <= MOST_PRINTED:
+            say(f"Stan prints: {line}")
+        if _Printed.count == MOST_PRINTED:
+            say("further lines that Stan prints are not shown.")
+
+
+_shown = _Print(_show)
+"""As a function of C, which lives as long as the library."""
 
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -60,8 +88,13 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         ctypes.c_int,
         [ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool, *[ctypes.c_void_p] * 3, ctypes.POINTER(_Error)],
     ),
+    "bs_param_unconstrain": (
+        ctypes.c_int,
+        [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(_Error)],
+    ),
     "bs_rng_construct": (ctypes.c_void_p, [ctypes.c_uint, ctypes.POINTER(_Error)]),
     "bs_rng_destruct": (None, [ctypes.c_void_p]),
+    "bs_set_print_callback": (ctypes.c_int, [_Print, ctypes.POINTER(_Error)]),
 }
 """Results and arguments, of BridgeStan's header, version 2.9."""
 
@@ -100,6 +133,7 @@ class StanModel:
 
     def __init__(self, mir: str, data: Mapping[str, Any], seed: int = 1) -> None:
         self._library = library()
+        _Printed.count = 0
         content = json.dumps({**data, "__stanli": {"build_id": build_id(), "mir": mir, "name": "model"}})
         error = _Error()
         self.handle: int | None = self._library.bs_model_construct(content.encode(), seed, ctypes.byref(error))
@@ -139,6 +173,15 @@ class StanModel:
         ):  # fmt: skip
             raise StanError(self._text(error))
         return value.value, gradient
+
+    def position(self, parameters: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The unconstrained numbers of parameters, in Stan's order. Raises StanError for one outside of its bounds."""
+        parameters, position, error = np.ascontiguousarray(parameters, "float64"), np.empty(self.dimension), _Error()
+        if self._library.bs_param_unconstrain(
+            self.handle, parameters.ctypes.data, position.ctypes.data, ctypes.byref(error)
+        ):
+            raise StanError(self._text(error))
+        return position
 
     def _text(self, error: Any) -> str:
         if not error:

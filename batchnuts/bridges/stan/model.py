@@ -13,6 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import CFunction, for_jax, library_of, registered
 from batchnuts.bridges.errors import names_in_files
@@ -24,6 +25,8 @@ from batchnuts.bridges.stan.mir import draws_numbers
 from batchnuts.bridges.versions import STAN
 from batchnuts.disk_cache.identity import digest_of
 from batchnuts.mcmc.model.model import DType, Model, ModelError, OfDraw
+from batchnuts.mcmc.model.named_parameters import NamedParameters
+from batchnuts.mcmc.model.supports import SupportError
 from batchnuts.settings.schema import shown
 
 LOG_LIKELIHOOD = ("log_lik", "log_lik_*", "log_likelihood")
@@ -78,6 +81,8 @@ def from_stan(
         computed_by=by_c if choice.translation is None else choice.note,
         reports_variables=False,
         of_draw=OfDraw(Columns(compiled, layout), frozenset(layout.roles)),
+        parameters=_parameters(compiled),
+        rejection=Rejection(compiled),
         initializer=initializer,
         observed_data=observed,
         constant_data=constant,
@@ -275,6 +280,45 @@ class Columns:
             return library.reshape(library.gather(numbers, places.reshape(-1), 0), block.shape)
 
         return {role: {block.name: part(block) for block in blocks} for role, blocks in self.layout.roles.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Rejection:
+    """What Stan says of a position that it rejects."""
+
+    compiled: Compiled
+
+    def __call__(self, position: NDArray[Any]) -> str:
+        """[dimension] to a sentence, or to nothing."""
+        try:
+            self.compiled.stan.log_density(position)
+        except StanError as error:
+            return f"Stan says: {str(error).rstrip('.')}."
+        return ""
+
+
+@dataclass(frozen=True, eq=False)
+class Unconstrained:
+    """The position that values of the program's parameters make."""
+
+    compiled: Compiled
+    blocks: Sequence[Block]
+
+    def __call__(self, values: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+        """name -> array to [dimension]. Raises SupportError."""
+        numbers = np.empty(sum(block.places.size for block in self.blocks))
+        for block in self.blocks:
+            numbers[block.places] = values[block.name]
+        try:
+            return self.compiled.stan.position(numbers)
+        except StanError as error:
+            raise SupportError(f"Stan refuses them: {str(error).rstrip('.')}") from None
+
+
+def _parameters(compiled: Compiled) -> NamedParameters:
+    """Those of the program, under their names."""
+    blocks = blocks_of(compiled.stan.names(False, False))
+    return NamedParameters({block.name: block.shape for block in blocks}, Unconstrained(compiled, blocks))
 
 
 def _data(values: Mapping[str, Any], predicted: Sequence[Block]) -> tuple[dict[str, Any], dict[str, Any]]:

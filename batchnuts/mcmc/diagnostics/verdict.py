@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.files.groups import AnyGroup, Group
+from batchnuts.files.groups import AnyGroup, Group, dataset_in
 from batchnuts.files.netcdf import plain
 from batchnuts.mcmc.diagnostics.diagnose import (
     Diagnostics,
@@ -29,7 +29,7 @@ from batchnuts.mcmc.statistics.rounding import ROUNDING_LIMIT, coarse_of, vary_b
 from batchnuts.settings.schema import in_words
 
 if TYPE_CHECKING:
-    import xarray
+    pass
 
 ESS_LIMIT = 400
 """Bulk ESS, over all chains together, from which on R-hat and standard errors can be trusted."""
@@ -97,7 +97,7 @@ def check(result: Any) -> Check:
     divergences and tree depths, `sample_stats`; of a run whose draws were not kept, with `summary`. Raises
     DiagnosticsError for anything else and for no draws.
     """
-    posterior, summary = _group(result, "posterior"), _group(result, "summary")
+    posterior, summary = dataset_in(result, "posterior"), dataset_in(result, "summary")
     if posterior is None and summary is not None and "ess_mean" in summary:
         return judge(diagnosed(summary), made_by(summary.attrs))
     if posterior is None or not {"chain", "draw"} <= set(posterior.dims):
@@ -107,7 +107,7 @@ def check(result: Any) -> Check:
         )
     if not posterior.sizes["draw"]:
         raise DiagnosticsError("No draw was completed by every chain; the group 'unfinished' has the draws so far.")
-    diagnostics = diagnose_groups(posterior, _group(result, "sample_stats"))
+    diagnostics = diagnose_groups(posterior, dataset_in(result, "sample_stats"))
     return judge(diagnostics, made_by(posterior.attrs))
 
 
@@ -366,16 +366,6 @@ def _as_group(group: AnyGroup) -> Group:
     if isinstance(group, Group):
         return group if plain(group) else Group.of_dataset(group.dataset())
     return Group.of_dataset(group)
-
-
-def _group(result: Any, name: str) -> xarray.Dataset | None:
-    try:
-        group = result[name]
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError):
-        return None
-    if hasattr(group, "children"):  # a node of a DataTree, which has no numbers for a dimension without labels
-        group = group.to_dataset(inherit=False)
-    return group if hasattr(group, "data_vars") else None
 
 
 def labelled_elements(name: str, labels: list[Any]) -> list[str]:

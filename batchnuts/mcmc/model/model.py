@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from batchnuts.autobatch.machine import library_of
 from batchnuts.mcmc.model.failures import ends_nothing
 from batchnuts.mcmc.model.findings import ModelCheck
 from batchnuts.mcmc.model.model_cache import ModelCache
+from batchnuts.mcmc.model.named_parameters import NamedParameters
 from batchnuts.mcmc.model.parameters import Parameter, declared_variables
 from batchnuts.mcmc.model.supports import SupportError
 from batchnuts.mcmc.model.variables import (
@@ -92,7 +93,9 @@ class Model:
     an array of two 32-bit integers, a key for `jax.random`, `batchnuts.autobatch.random`, and TensorFlow's stateless
     functions. `dims` and `coords` name the axes of their results, and label them; results come in the order of `dims`.
     (`from_function` names the axes of variables by `dims`, too.)
-    `of_draw`: in place of `generated`, `log_likelihood` and `predictive`, all of them at once.
+    `of_draw`: in place of `generated`, `log_likelihood` and `predictive`, all of them at once. `parameters`: names by
+    which another library's parameters may be given in place of variables. `rejection`: what that library says of a
+    position [dimension] at which it has no density; nothing where it has one.
     `of_data`: names of generated quantities that are computed from the data: draws of the prior have none of these.
 
     `library`: what `log_density` is written in, "jax" or "tensorflow", where that is known; None: it is found out.
@@ -123,6 +126,8 @@ class Model:
     predictive: Callable[[Any, Any], Any] | None = None
     prior: Callable[[Any], Any] | None = None
     of_draw: OfDraw | None = None
+    parameters: NamedParameters | None = None
+    rejection: Callable[[NDArray[Any]], str] | None = None
     of_data: frozenset[str] = frozenset()
     dims: Mapping[str, Sequence[str]] = field(default_factory=dict)
     coords: Labels = field(default_factory=dict)
@@ -338,6 +343,13 @@ class Model:
         """Number of elements of all values in one chain."""
         return sum(variable.size for variable in self.variables)
 
+    def shapes_of(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """The shapes of what has these names in `unconstrain`: of `parameters`, or of variables."""
+        shapes = {variable.name: variable.shape for variable in self.variables}
+        if self.parameters is not None and not set(names) >= set(shapes):
+            return dict(self.parameters.shapes)
+        return shapes
+
     def constrain(self, position: Any) -> dict[str, Any]:
         """The values at flat positions [..., dimension]: name -> array [..., *shape].
 
@@ -346,7 +358,8 @@ class Model:
         return self._constrain(position)[0]
 
     def unconstrain(self, values: Mapping[str, Any]) -> NDArray[Any]:
-        """Inverse of `constrain` in NumPy: name -> array [..., *shape], to positions [..., dimension].
+        """Inverse of `constrain` in NumPy: name -> array [..., *shape], to positions [..., dimension]. Takes the values
+        of `parameters`, too.
 
         Raises ModelError for a missing or unknown name, a shape that does not end as declared, or a value outside of
         its support.
@@ -358,6 +371,8 @@ class Model:
 
     def _unconstrain(self, values: Mapping[str, Any]) -> NDArray[Any]:
         names = [variable.name for variable in self.variables]
+        if self.parameters is not None and set(values) != set(names):
+            return self.parameters.positions(values).astype(self.dtype)
         if set(values) != set(names):
             raise SupportError(f"got values for {sorted(values)}; expected {sorted(names)}")
         rows = []

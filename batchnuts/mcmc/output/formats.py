@@ -5,13 +5,14 @@ A file is written at the end of a run, a Zarr store (`streaming.py`) while chain
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import IO
 
 from batchnuts.files.groups import AnyGroup
-from batchnuts.files.saving import Write
+from batchnuts.files.saving import OutputError, Write
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class OutputFormat:
     URL."""
     holds_summaries: bool = False
     """Whether it may hold summaries in place of draws."""
+    write_beside: Callable[[Mapping[str, AnyGroup], Path, bool], object] | None = None
+    """Writes further files beside the file; the last argument says whether they may replace others. Raises OutputError.
+    """
+    check_beside: Callable[[Path], None] | None = None
+    """Raises OutputError where there are such files beside a path."""
 
     @property
     def streams(self) -> bool:
@@ -41,12 +47,37 @@ def _netcdf(groups: Mapping[str, AnyGroup], file: IO[bytes]) -> None:
     write_netcdf(groups, file)
 
 
+def _stan_csv(groups: Mapping[str, AnyGroup], output: Path, replace: bool) -> None:
+    from batchnuts.mcmc.output.stan_csv import write_stan_csv
+
+    try:
+        write_stan_csv(groups, output, replace=replace)
+    except OutputError as error:
+        raise OutputError(f"{error} The draws are in {output}; batchnuts.to_stan_csv writes them again.") from error
+
+
+def _no_stan_csv(output: Path) -> None:
+    from batchnuts.mcmc.output.stan_csv import require_no_stan_csv
+
+    require_no_stan_csv(output)
+
+
+_NETCDF_ENDINGS = (".nc", ".nc4", ".netcdf", ".h5", ".hdf5")
+
 OUTPUT_FORMATS: Mapping[str, OutputFormat] = MappingProxyType(
     {
         format_.name: format_
         for format_ in (
-            OutputFormat("netcdf", "a netCDF file", (".nc", ".nc4", ".netcdf", ".h5", ".hdf5"), _netcdf, True),
+            OutputFormat("netcdf", "a netCDF file", _NETCDF_ENDINGS, _netcdf, holds_summaries=True),
             OutputFormat("zarr", "a Zarr store", (".zarr",)),
+            OutputFormat(
+                "stan_csv",
+                "a netCDF file with Stan's CSV files beside it",
+                _NETCDF_ENDINGS,
+                _netcdf,
+                write_beside=_stan_csv,
+                check_beside=_no_stan_csv,
+            ),
         )
     }
 )

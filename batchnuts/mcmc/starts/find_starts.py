@@ -113,6 +113,8 @@ def no_start(
         quantity, values = "gradient", gradient.sum(axis=-1)
     bad = np.flatnonzero(~finite)
     remedies = [] if finite_density else lost_observations(model, position[bad])
+    if model.rejection is not None and (said := model.rejection(position[bad[0]])):
+        remedies = [said]
     drawn = f", drawn {tries} times" if tries > 1 else ""
     return ModelError(
         f"Model {model.name!r}: its {quantity} is not finite at the initial position of {len(bad)} of {len(finite)} "

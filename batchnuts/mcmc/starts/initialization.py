@@ -127,9 +127,9 @@ def _arrays(model: Model, values: Mapping[str, Any]) -> tuple[dict[str, NDArray[
             )
         arrays[name] = array
     leads = {
-        arrays[variable.name].shape[0]
-        for variable in model.variables
-        if variable.name in arrays and arrays[variable.name].ndim == len(variable.shape) + 1
+        arrays[name].shape[0]
+        for name, shape in model.shapes_of(arrays).items()
+        if name in arrays and arrays[name].ndim == len(shape) + 1
     }
     if len(leads) > 1:
         raise SettingsError(
@@ -140,8 +140,8 @@ def _arrays(model: Model, values: Mapping[str, Any]) -> tuple[dict[str, NDArray[
 
 def _of_values(model: Model, values: Mapping[str, Any], count: int) -> NDArray[Any]:
     """[starts, dimension], from values by name [*shape] or [starts, *shape]."""
-    shapes = {variable.name: variable.shape for variable in model.variables}
     arrays, starts = _arrays(model, values)
+    shapes = model.shapes_of(arrays)
     if starts > count:
         raise SettingsError(
             f"sampler.init.values: found {starts} starts for {count} superchains; set sampler.superchains to at least "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -78,14 +79,17 @@ def draws_of_run(model: Model, path: str, key: str) -> NDArray[Any]:
         parts = [_rows(free[v.name], v.free, path, key) for v in model.variables]
         return np.concatenate(parts, axis=1)
     posterior = groups.get("posterior")
-    missing = [name for name in names if posterior is None or name not in posterior.data_vars]
+    shapes = model.shapes_of(() if posterior is None else [str(name) for name in posterior.data_vars])
+    missing = [name for name in shapes if posterior is None or name not in posterior.data_vars]
     if missing:
         raise SettingsError(
-            f"{key}: {path} has no {missing[0]!r}; expected draws of {', '.join(names)}. A run of this model with "
+            f"{key}: {path} has no {missing[0]!r}; expected draws of {', '.join(shapes)}. A run of this model with "
             "output.unconstrained=true has them."
         )
     assert posterior is not None
-    values = {v.name: _rows(posterior[v.name], v.size, path, key).reshape(-1, *v.shape) for v in model.variables}
+    values = {
+        name: _rows(posterior[name], math.prod(shape), path, key).reshape(-1, *shape) for name, shape in shapes.items()
+    }
     try:
         return model.unconstrain(values)
     except ModelError as error:
