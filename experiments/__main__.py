@@ -29,6 +29,11 @@ WITHOUT: Mapping[str, str] = {
 }
 """Experiments without a picture, which print a table."""
 
+PREPARE: Mapping[str, str] = {
+    "posteriordb": "configs of `posteriors` and `answer` for the posteriors of posteriordb, from a clone of it",
+}
+"""What writes configs for others."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the list; `argv` (default: the process's arguments) may ask for help only."""
@@ -41,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"python -m batchnuts.experiments.{module} --config {config}\n    {measures}")
     for module, prints in WITHOUT.items():
         print(f"python -m batchnuts.experiments.{module} --help\n    {prints}; prints a table")
+    for module, writes in PREPARE.items():
+        print(f"python -m batchnuts.experiments.{module} --help\n    writes {writes}")
     return 0
 
 

@@ -93,6 +93,7 @@ WITHIN_EXPERIMENTS = (
         "fsm",
         "gym_targets",
         "kernels",
+        "posteriordb",
         "metrics",
         "pfor_benchmark",
         "posteriors",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -33,6 +34,12 @@ class ProblemSettings(RunProblem):
     """One posterior."""
 
     reference: str = Field("numpyro", description=f"a name among `curves`; {KNOWN}: its moments are known (truths.py)")
+    moments: str | None = Field(
+        None,
+        min_length=1,
+        description=f"a JSON file of the moments that are {KNOWN}: name -> [shape, means, standard deviations, and the "
+        "standard errors of both]",
+    )
     transforms: dict[str, Literal["log"]] = Field(
         default_factory=dict,
         description="parameters without a variance, or with no use for one: the logarithm of their size is compared",
@@ -111,7 +118,8 @@ class PosteriorsConfig(ConfigOfRuns[MeasurementSettings]):
         transitions, changes, ours = config.sampler.warmup.transitions, self.overrides(problem), self.curves[curve].ours
         if ours:
             # programs kept from an earlier run would take no time to compile
-            changes += [f"execution.backend={options['backend']}", f"execution.expert.mode={options['mode']}"]
+            changes += [f"execution.backend={options['backend']}"]
+            changes += [f"execution.expert.mode={options['mode']}"] if options["backend"] != "auto" else []
             changes += ["execution.cache=null"]
         return Task(
             sampler=self.curves[curve].sampler,
@@ -139,6 +147,12 @@ def load_posteriors(name: str, overrides: Sequence[str] = (), *, quick: bool = F
     for name, problem in problems.items():
         path, measured = f"problems.{name}", problem.curves or list(curves)
         reading.refer(f"{path}.reference", problem.reference, [*curves, KNOWN])
+        if problem.moments is not None and problem.reference != KNOWN:
+            reading.mistake(
+                f"{path}.moments", f"found with reference {problem.reference!r}; expected {KNOWN!r} with it"
+            )
+        if problem.moments is not None and not Path(problem.moments).is_file():
+            reading.mistake(f"{path}.moments", f"found {problem.moments!r}; expected a file")
         if problem.reference in curves and problem.reference not in measured:
             reading.mistake(
                 f"{path}.curves",

@@ -14,7 +14,7 @@ from batchnuts.mcmc.run.sampling import run_chains
 def prepare(task: Task, config: RunConfig, model: Model) -> Sampling:
     """Nothing is compiled before the run, which tells how long that took."""
     # parameters are reported, as always; predictions and pointwise likelihoods would only take time
-    content = Content(groups=())
+    content = Content(config.output.content.variables, groups=())
 
     def run(seed: int) -> Run:
         sampler = config.sampler.model_copy(update={"seed": seed})

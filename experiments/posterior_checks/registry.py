@@ -16,8 +16,10 @@ from batchnuts.settings.schema import Settings
 class BatchnutsOptions(Settings):
     """Options of `sampler: batchnuts`. All else is as the problem's config has it."""
 
-    backend: Literal["jax", "tensorflow"] = Field("jax", description="as execution.backend")
-    mode: Literal["xla", "graph"] = Field("xla", description="as execution.expert.mode; graph: of tensorflow")
+    backend: Literal["auto", "jax", "tensorflow"] = Field("jax", description="as execution.backend")
+    mode: Literal["xla", "graph"] = Field(
+        "xla", description="as execution.expert.mode, of jax and tensorflow; graph: of tensorflow"
+    )
 
 
 class NumpyroOptions(Settings):

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from scipy import stats
 
 from batchnuts.cli.config import build_model
 from batchnuts.experiments.harness.results import PointResults
 from batchnuts.experiments.posterior_checks.config import KNOWN, PosteriorsConfig
-from batchnuts.experiments.posterior_checks.moments import Comparison, Moments, MomentsError, compare
+from batchnuts.experiments.posterior_checks.moments import Comparison, Moments, MomentsError, compare, decode
 from batchnuts.experiments.posterior_checks.task import Measurement
 from batchnuts.experiments.posterior_checks.truths import known_moments
 
@@ -70,6 +71,8 @@ class PosteriorResults(PointResults[PosteriorsConfig, Measurement]):
         configs = self.config.configs
         return {
             name: known_moments(configs[name].model, build_model(configs[name].model))
+            if problem.moments is None
+            else decode(Path(problem.moments).read_text(encoding="utf-8"))
             for name, problem in self.config.problems.items()
             if problem.reference == KNOWN and any(self.run_of(curve, name) for curve in self.config.curves)
         }

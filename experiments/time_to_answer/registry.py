@@ -99,6 +99,8 @@ class Registered(harness.Registered):
     """The suffix of the file of draws."""
     models: tuple[str, ...] | None = None
     """The packaged models that are written for it; None: all."""
+    takes_stan_programs: bool = False
+    """It also runs a user's own Stan program."""
 
     @property
     def ours(self) -> bool:
@@ -119,5 +121,7 @@ REGISTRY: Mapping[str, Registered] = {
         WalnutpieOptions, "walnutpie", ("walnutpie", "nutpie", "pymc", "numba"), "walnutpie_script", models=_IN_PYMC
     ),
     "stan": Registered(StanOptions, "PyStan", ("stan",), "stan_script", models=_IN_STAN),
-    "stanli": Registered(StanliOptions, "stanli", ("stanli",), "stanli_script", models=_IN_STAN),
+    "stanli": Registered(
+        StanliOptions, "stanli", ("stanli",), "stanli_script", models=_IN_STAN, takes_stan_programs=True
+    ),
 }

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from batchnuts.bridges.sections import StanOptions
 from batchnuts.cli.config import RunConfig, build_model
 from batchnuts.experiments.harness.processes import Unavailable
 from batchnuts.experiments.harness.task import Figures, Preparation, Runnable
@@ -114,7 +115,7 @@ class Runs:
             command, users_environment(self.caches.folder), self.task.limit, self.scratch / "printed.txt"
         )
         self.caches.ran(draws, self.task.goal)
-        judged = judge(output, [variable.name for variable in self.model.variables])
+        judged = judge(output, list(self.model.shapes_of(())))
         tried = Tried(draws, seconds, judged.ess, judged.rhat, judged.reached(self.task.goal))
         self.made.append(Made(tried, seed, was_warm, judged, self.cost(output), load))
         print(f"{self.task.sampler}, ESS {self.task.goal}, {'warm' if was_warm else 'cold'}: {tried}")
@@ -131,14 +132,16 @@ class Runs:
                 *python, "batchnuts.sample", "--config", self.task.config, *self.task.overrides, *rule,
                 f"sampler.seed={seed}", f"execution.backend={options['backend']}", f"output.path={output}", "--force",
             ]  # fmt: skip
+        program = stan_program_of(self.config)
         request = Request(
             model=name_of(self.config),
             options=options,
             draws=draws,
             seed=seed,
-            inputs=inputs_of(self.config.model, self.model),
+            inputs=inputs_of(self.config.model, self.model) if program is None else {},
             starts=starts_of(self.model, seed),
             output=str(output),
+            program=program,
         )
         file = self.scratch / "request.json"
         write_request(file, request)
@@ -162,6 +165,12 @@ def name_of(config: RunConfig) -> str:
     return str(getattr(config.model, "name", ""))
 
 
+def stan_program_of(config: RunConfig) -> dict[str, Any] | None:
+    """The files of a user's Stan program and of its data, or these; None of another model."""
+    options = config.model
+    return {"code": options.stan, "data": options.data} if isinstance(options, StanOptions) else None
+
+
 def starts_of(model: Model, seed: int) -> Mapping[str, Any]:
     """Values by parameter where a model brings starts of its own, as an equation may need; else none."""
     if model.initializer is None:
@@ -176,7 +185,7 @@ def prepare(task: Task) -> Runnable:
     config = task.run_config(asking_for(task.goal))
     registered = REGISTRY[task.sampler]
     model = build_model(config.model)
-    check_available(task, name_of(config))
+    check_available(task, name_of(config), is_stan_program=stan_program_of(config) is not None)
     caches = Caches(Path(task.caches), for_draws=registered.compiles_for_draws, for_goal=registered.compiles_for_goal)
     scratch = Path(task.caches).parent / f"{Path(task.caches).name}-files"
     scratch.mkdir(parents=True, exist_ok=True)
@@ -229,7 +238,7 @@ def second_start(runs: Runs, draws: int, seed: int) -> Figures:
     }
 
 
-def check_available(task: Task, model: str) -> None:
+def check_available(task: Task, model: str, *, is_stan_program: bool = False) -> None:
     """Raise Unavailable where a sampler cannot be run, or has no version of a model."""
     registered = REGISTRY[task.sampler]
     absent = [module for module in registered.needs if importlib.util.find_spec(module) is None]
@@ -238,5 +247,6 @@ def check_available(task: Task, model: str) -> None:
             f"Sampler {task.sampler} needs {', '.join(absent)}, which is not installed. Install "
             "'batchnuts[peers]', and for nutpie and walnutpie PyMC too."
         )
-    if registered.models is not None and model not in registered.models:
+    written = registered.models is None or model in registered.models
+    if not written and not (is_stan_program and registered.takes_stan_programs):
         raise Unavailable(f"{registered.library} has no version of {model}: it is not written.")

@@ -19,6 +19,7 @@ import pytest
 from tiny_posteriors import SMALL
 
 from batchnuts.autobatch import BatchnutsError
+from batchnuts.cli.config import load_config
 from batchnuts.experiments import answer
 from batchnuts.experiments.harness.experiment import summary
 from batchnuts.experiments.harness.processes import Unavailable
@@ -29,7 +30,7 @@ from batchnuts.experiments.time_to_answer.config import AnswerConfig, asking_for
 from batchnuts.experiments.time_to_answer.judging import judge
 from batchnuts.experiments.time_to_answer.registry import REGISTRY
 from batchnuts.experiments.time_to_answer.results import AnswerResults
-from batchnuts.experiments.time_to_answer.runs import SCRIPTS, Caches, check_available, starts_of
+from batchnuts.experiments.time_to_answer.runs import SCRIPTS, Caches, check_available, stan_program_of, starts_of
 from batchnuts.experiments.time_to_answer.scripts.request import Request, read_request, write_request
 from batchnuts.experiments.time_to_answer.scripts.stan_programs import MODELS as STAN_MODELS
 from batchnuts.experiments.time_to_answer.search import (
@@ -355,6 +356,24 @@ def test_a_stanli_script_saves_all_that_ours_does(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "draws.json").read_text())
     assert report["gradients"] >= 20
     assert not report["warmup_counted"]
+
+
+def test_a_stanli_script_runs_a_users_program(tmp_path: Path) -> None:
+    """With data of its own, and a parameter for a file that the judge reads."""
+    pytest.importorskip("stanli")
+    output, program, data = (tmp_path / name for name in ("draws.npz", "coin.stan", "coin.json"))
+    program.write_text("data { int n; } parameters { real<lower=0, upper=1> p; } model { n ~ binomial(10, p); }")
+    data.write_text('{"n": 3}')
+    config = tmp_path / "coin.yaml"
+    config.write_text(f"model: {{stan: {program}, data: {data}}}")
+    options = {"chains": 2, "warmup": 50, "target_acceptance": 0.8}
+    files = stan_program_of(load_config(str(config)))
+    write_request(tmp_path / "request.json", Request("", options, 100, 3, {}, {}, str(output), files))
+    command = [sys.executable, "-m", f"{SCRIPTS}.stanli_script", str(tmp_path / "request.json")]
+    run_timed(command, users_environment(tmp_path / "caches"), 60.0, tmp_path / "printed.txt")
+    assert judge(output, ["p"]).ess > 20
+    with np.load(output) as saved:
+        assert saved["p"].mean() == pytest.approx(4 / 12, abs=0.1)
 
 
 @pytest.mark.slow

@@ -27,6 +27,8 @@ class Request:
     """Values to start from, by parameter; empty where any will do."""
     output: str
     """The file for the draws."""
+    program: Mapping[str, Any] | None = None
+    """`code`, the file of a Stan program, and `data`, its own or a mapping; None: one of the packaged models."""
 
     def arguments(self, function: Callable[..., Any]) -> dict[str, Any]:
         """The inputs that are arguments of a function."""

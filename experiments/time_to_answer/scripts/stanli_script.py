@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from batchnuts.experiments.time_to_answer.scripts.request import Request, read_request
 
 
@@ -12,8 +14,11 @@ def main(request: Request) -> None:
     from batchnuts.experiments.time_to_answer.scripts.stan_programs import MODELS
 
     options = request.options
-    program = MODELS[request.model]
-    code, data = program(**request.arguments(program))
+    if request.program is None:
+        program = MODELS[request.model]
+        code, data = program(**request.arguments(program))
+    else:
+        code, data = Path(request.program["code"]).read_text(encoding="utf-8"), request.program["data"]
     model = stanli.Model(stan_code=code, data=data, seed=request.seed)
     fit = model.sample(
         chains=options["chains"],

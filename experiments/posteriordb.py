@@ -1,0 +1,171 @@
+"""Configs for the posteriors of posteriordb, made of a clone of it: Stan programs with published reference draws.
+
+    git clone https://github.com/stan-dev/posteriordb
+    python -m batchnuts.experiments.posteriordb posteriordb --folder of_posteriordb
+    python -m batchnuts.experiments.posteriors --config of_posteriordb/posteriors.yaml
+    python -m batchnuts.experiments.answer --config of_posteriordb/answer.yaml
+
+The first experiment compares moments with those of the reference draws, the second one seconds with stanli's. Exit
+codes: 0 the configs are written, 2 the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import re
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.experiments.posterior_checks.moments import encode, summarize
+from batchnuts.settings.yaml import to_yaml
+
+GOAL = 4_000
+"""Effective draws."""
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """One with reference draws."""
+
+    name: str
+    program: str
+    """The text of the Stan program."""
+    data: str
+    """Stan's JSON."""
+    draws: Mapping[str, NDArray[np.float64]]
+    """Reference draws [chains, draws, *shape] by variable."""
+
+
+def posteriors_of(clone: Path) -> list[Posterior]:
+    """Those of a clone that have reference draws, by name. Raises OSError, KeyError and ValueError where it is none."""
+    database = clone / "posterior_database"
+    found = []
+    for file in sorted((database / "posteriors").glob("*.json")):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if not (reference := content.get("reference_posterior_name")):
+            continue
+        found.append(
+            Posterior(
+                name=content["name"],
+                program=(database / "models/stan" / f"{content['model_name']}.stan").read_text(encoding="utf-8"),
+                data=_unzipped(database / "data/data" / f"{content['data_name']}.json.zip"),
+                draws=_variables(
+                    json.loads(_unzipped(database / "reference_posteriors/draws/draws" / f"{reference}.json.zip"))
+                ),
+            )
+        )
+    return found
+
+
+def _unzipped(file: Path) -> str:
+    """The text of the one file in an archive."""
+    with zipfile.ZipFile(io.BytesIO(file.read_bytes())) as archive:
+        (name,) = archive.namelist()
+        return archive.read(name).decode("utf-8")
+
+
+def _variables(chains: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, NDArray[np.float64]]:
+    """Draws by chain and element, `theta[2,1]`, as arrays by variable."""
+    elements: dict[str, dict[tuple[int, ...], NDArray[np.float64]]] = {}
+    for element in chains[0]:
+        name, _, indices = element.partition("[")
+        index = tuple(int(number) - 1 for number in re.findall(r"\d+", indices))
+        elements.setdefault(name, {})[index] = np.array([chain[element] for chain in chains], np.float64)
+    variables = {}
+    for name, by_index in elements.items():
+        shape = tuple(np.max(list(by_index), axis=0) + 1) if () not in by_index else ()
+        array = np.empty((*next(iter(by_index.values())).shape, *shape))
+        for index, values in by_index.items():
+            array.reshape(*array.shape[:2], -1)[..., int(np.ravel_multi_index(index, shape)) if shape else 0] = values
+        variables[name] = array
+    return variables
+
+
+def write_configs(posteriors: Sequence[Posterior], folder: Path) -> None:
+    """Write programs, data, moments and configs into a folder, which is made. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    problems: dict[str, dict[str, Any]] = {}
+    for posterior in posteriors:
+        program, data, moments, config = (
+            (folder / f"{posterior.name}{suffix}").absolute() for suffix in (".stan", ".json", ".moments.json", ".yaml")
+        )
+        program.write_text(posterior.program, encoding="utf-8")
+        data.write_text(posterior.data, encoding="utf-8")
+        moments.write_text(encode(summarize(posterior.draws)[0]), encoding="utf-8")
+        run = {
+            "model": {"stan": str(program), "data": str(data)},
+            "sampler": {"chains": 64, "draws": 500},
+            "output": {"variables": sorted(posterior.draws), "groups": []},
+        }
+        config.write_text(to_yaml(run), encoding="utf-8")
+        problems[posterior.name] = {
+            "label": posterior.name, "config": str(config), "reference": "known", "moments": str(moments)
+        }  # fmt: skip
+    checks = {
+        "problems": problems,
+        "run": {"settings": {"sampler": {"target_acceptance": 0.95}}},
+        "curves": {"batchnuts": {"label": "batchnuts", "sampler": "batchnuts", "options": {"backend": "auto"}}},
+        "measurement": {"seed": 0, "timeout": 3600},
+        "verdict": {"alpha": 0.01, "rhat": 1.01, "divergences": 0.001},
+        "output": {"folder": "results/posteriors_of_posteriordb"},
+    }
+    (folder / "posteriors.yaml").write_text(to_yaml(checks), encoding="utf-8")
+    times = {
+        "problems": {name: {key: problem[key] for key in ("label", "config")} for name, problem in problems.items()},
+        "run": {
+            "goals": [GOAL],
+            "first_starts": [GOAL],
+            "settings": {"sampler": {"chains": "auto", "draws": 100_000}},
+        },
+        "curves": {
+            "batchnuts": {"label": "batchnuts", "sampler": "batchnuts"},
+            "stanli": {"label": "stanli", "sampler": "stanli", "options": {"chains": 4}},
+        },
+        "measurement": {"seed": 0, "repetitions": 1, "limit": 120},
+        "claims": {
+            "faster_on_30_of_46": {
+                "says": "faster than stanli on at least 30 of the 46", "source": "our own target", "figure": "fastest",
+                "curve": "batchnuts", "goal": GOAL, "at_least": round(30 / 46, 4),
+            }
+        },
+        "output": {"folder": "results/answer_of_posteriordb"},
+    }  # fmt: skip
+    (folder / "answer.yaml").write_text(to_yaml(times), encoding="utf-8")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the configs that the command line asks for; gives the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m batchnuts.experiments.posteriordb",
+        description="Write configs for the posteriors of posteriordb that have reference draws.",
+    )
+    parser.add_argument("clone", type=Path, help="a clone of https://github.com/stan-dev/posteriordb")
+    parser.add_argument("--folder", type=Path, default=Path("of_posteriordb"), help="where they are written")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these posteriors (default: all)")
+    arguments = parser.parse_args(argv)
+    try:
+        posteriors = posteriors_of(arguments.clone)
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        parser.error(f"{arguments.clone} is not a clone of posteriordb, or is damaged ({error})")
+    if not posteriors:
+        parser.error(f"{arguments.clone} is not a clone of posteriordb: it has no posterior with reference draws")
+    names = [posterior.name for posterior in posteriors]
+    if unknown := sorted(set(arguments.only or ()) - set(names)):
+        parser.error(f"--only: there is no posterior {unknown[0]!r}; expected some of {', '.join(names)}")
+    chosen = [posterior for posterior in posteriors if posterior.name in (arguments.only or names)]
+    write_configs(chosen, arguments.folder)
+    print(f"{len(chosen)} posteriors: {arguments.folder / 'posteriors.yaml'}, {arguments.folder / 'answer.yaml'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
