@@ -174,6 +174,21 @@ def test_a_density_is_timed() -> None:
     assert all(0 < seconds < 1 for seconds in found.seconds)
 
 
+@pytest.mark.parametrize("in_machine_code", [True, False])
+def test_a_density_in_machine_code_is_timed_for_one_lane(
+    in_machine_code: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At more lanes it takes as many times as long, and is timed for as long as it takes."""
+    model, at = gaussian(), np.zeros((1, 2), "float32")
+    density_library, execution = choose_density_library(model, EXECUTION, at[0])
+    checked = check_at_starts(model, density_library, lambda attempt: at, at)
+    asked: list[Any] = []
+    monkeypatch.setattr(gradient_times, "time_gradients", lambda *arguments: asked.append(arguments[-1]))
+    library = replace(density_library, in_machine_code=in_machine_code)
+    gradient_times.gradient_times(model, library, checked, execution)
+    assert asked == [(1,) if in_machine_code else gradient_times.WIDTHS]
+
+
 def test_times_are_kept_for_what_the_density_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One measurement for two models with the same density; another for another density, and where nothing is kept."""
     measured: list[int] = []

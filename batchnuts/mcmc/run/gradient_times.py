@@ -37,7 +37,8 @@ from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
 WIDTHS = (1, 16, 128)
-"""At which the density is timed; each takes a compilation. Between them times are linear."""
+"""At which the density is timed; each takes a compilation. Between them times are linear. A density in machine code is
+timed at the first alone: each lane computes its own, in the same time whatever the others do."""
 
 ENOUGH = 0.02
 """Seconds of a measurement."""
@@ -107,7 +108,8 @@ def gradient_times(
         parsed: dict[str, Any] = json.loads(content)
         widths, seconds = tuple(parsed.pop("widths")), tuple(parsed.pop("seconds"))
         return GradientTimes(widths, seconds, **parsed)
-    times = time_gradients(value_and_gradient(model, density_library), position, execution)
+    widths = WIDTHS[:1] if density_library.in_machine_code else WIDTHS
+    times = time_gradients(value_and_gradient(model, density_library), position, execution, widths)
     if entries is not None and key is not None:
         entries.put(key, json.dumps(asdict(times)).encode())
     return times
@@ -120,15 +122,19 @@ def _key(model: Model, density_library: DensityLibrary, checked: Checked, execut
         return None
     packages = [f"{name} {version(name)}" for name in ("batchnuts", *engine_infos()[density_library.backend].packages)]
     engine_and_mode = execution.backend, execution.expert.mode
-    return digest_of("times of a gradient, 3", density, repr((engine_and_mode, WIDTHS)), *packages, surroundings())
+    return digest_of("times of a gradient, 4", density, repr((engine_and_mode, WIDTHS)), *packages, surroundings())
 
 
 def time_gradients(
-    value_and_gradient: Callable[[Any], Any], position: NDArray[Any], execution: ExecutionSettings
+    value_and_gradient: Callable[[Any], Any],
+    position: NDArray[Any],
+    execution: ExecutionSettings,
+    widths: tuple[int, ...] = WIDTHS,
 ) -> GradientTimes:
     """Measure a density, a primitive of the language, in batches of lanes that are all at a position [dimension].
 
-    execution: with the backend decided, of a compiled machine. Raises whatever the density raises.
+    execution: with the backend decided, of a compiled machine. widths: numbers of lanes, ascending. Raises whatever the
+    density raises.
     """
 
     @batch
@@ -145,13 +151,13 @@ def time_gradients(
 
     program = lane_program(evaluations, arguments(1), execution)
     seconds: list[float] = []
-    for lanes in WIDTHS:
-        if seconds and REPEATS * seconds[-1] * lanes / WIDTHS[len(seconds) - 1] > BUDGET:
+    for lanes in widths:
+        if seconds and REPEATS * seconds[-1] * lanes / widths[len(seconds) - 1] > BUDGET:
             break
         seconds.append(_of_one_evaluation(program, arguments(lanes)))
     own_pace = program.engine.info.own_pace
     return GradientTimes(
-        WIDTHS[: len(seconds)], tuple(seconds), maximum_width(program), chains_alone(program), own_pace
+        widths[: len(seconds)], tuple(seconds), maximum_width(program), chains_alone(program), own_pace
     )
 
 
