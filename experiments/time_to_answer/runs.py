@@ -115,7 +115,7 @@ class Runs:
             command, users_environment(self.caches.folder), self.task.limit, self.scratch / "printed.txt"
         )
         self.caches.ran(draws, self.task.goal)
-        judged = judge(output, list(self.model.shapes_of(())))
+        judged = judge(output, list(self.model.value_shapes))
         tried = Tried(draws, seconds, judged.ess, judged.rhat, judged.reached(self.task.goal))
         self.made.append(Made(tried, seed, was_warm, judged, self.cost(output), load))
         print(f"{self.task.sampler}, ESS {self.task.goal}, {'warm' if was_warm else 'cold'}: {tried}")

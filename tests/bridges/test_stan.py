@@ -149,6 +149,39 @@ def test_lines_that_a_program_prints_are_shown(capfd: pytest.CaptureFixture[str]
     assert "at 2" not in out
 
 
+def test_a_density_that_is_only_tried_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """The engine is chosen by gradients at several positions."""
+    model = Model.from_stan('parameters { real x; } model { x ~ normal(0, 1); print("at ", x); }')
+    assert "Stan prints" not in capfd.readouterr().err
+    model.rejection(np.array([2.5]))
+    assert "Stan prints: at 2.5" in capfd.readouterr().err
+
+
+def test_a_parameter_may_have_the_name_of_our_variable() -> None:
+    model = Model.from_stan("parameters { vector<lower=0>[2] position; } model { position ~ exponential(1); }")
+    np.testing.assert_allclose(model.unconstrain({"position": [1.0, np.e]}), [0.0, 1.0])
+
+
+def test_an_initializer_gives_values_by_stans_names() -> None:
+    options = {"chains": 4, "draws": 1, "warmup": 0, "seed": 1, "step_size": 1e-8}
+    model = schools(initializer=lambda rng, chains: {name: [value] * chains for name, value in STARTS.items()})
+    result = batchnuts.sample_chains(model, **options)
+    np.testing.assert_allclose(result.posterior["tau"], 2.0, atol=1e-3)
+    with pytest.raises(ModelError, match="its initializer returned values by name: 'mu' is not an array of real"):
+        batchnuts.sample_chains(schools(initializer=lambda *_: STARTS | {"mu": "one"}), **options)
+
+
+def test_draws_of_an_earlier_run_are_initial_values(tmp_path: Path) -> None:
+    path = str(tmp_path / "first.nc")
+    first = batchnuts.sample_chains(schools(), chains=4, draws=5, warmup=50, seed=1)
+    first.to_netcdf(path)
+    options = {"chains": 4, "draws": 1, "warmup": 0, "seed": 1, "step_size": 1e-8}
+    second = batchnuts.sample_chains(schools(), init={"run": path}, **options)
+    drawn = first.posterior["tau"].values.ravel()
+    for value in second.posterior["tau"].values.ravel():
+        assert np.isclose(drawn, value, rtol=1e-3).any()
+
+
 STARTS = {"mu": 1.0, "tau": 2.0, "eta": [0.5] * 8}
 
 

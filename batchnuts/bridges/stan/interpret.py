@@ -29,7 +29,9 @@ from batchnuts.bridges.stan.lanes import (
     Value,
     apply,
     deepest,
+    is_around,
     known_value,
+    only_branches,
     replaced,
     total,
     with_elements,
@@ -159,7 +161,7 @@ class Interpreter(Evaluator):
             variable.value = with_elements(variable.value, variable.home, indices, value, self.lanes, adds=False)
         elif inner:
             assert self.lanes is not None
-            if not _only_branches(self.lanes, variable.home):
+            if not only_branches(self.lanes, variable.home):
                 raise NotVectorized
             variable.value = replaced(variable.value, variable.home, value, self.lanes)
         else:
@@ -235,7 +237,7 @@ class Interpreter(Evaluator):
             first, second = (result[name].value for result in results)
             if first is second:
                 continue
-            if not _is_around(condition.lanes, variable.home):  # a sum over lanes has terms of both branches
+            if not is_around(condition.lanes, variable.home):  # a sum over lanes has terms of both branches
                 raise NotVectorized
             variable.value = apply(chosen, [condition, first, second])
 
@@ -472,23 +474,6 @@ class _NotScanned(Exception):
 
 def _negated(value: Value) -> Value:
     return apply(lambda m, x: -m.np.asarray(x), [value], elementwise=True)
-
-
-def _is_around(around: Lanes | None, lanes: Lanes | None) -> bool:
-    """Whether lanes are those of a loop, or lie within it."""
-    while lanes is not around and lanes is not None:
-        lanes = lanes.parent
-    return lanes is around
-
-
-def _only_branches(lanes: Lanes, home: Lanes | None) -> bool:
-    """Whether only branches, and no loops, lie between lanes and those around them."""
-    inner: Lanes | None = lanes
-    while inner is not home:
-        if inner is None or not inner.is_branch:
-            return False
-        inner = inner.parent
-    return True
 
 
 def _jumps(statement: Stmt) -> set[str]:

@@ -79,6 +79,23 @@ def _path(lanes: Lanes, around: Lanes | None) -> NDArray[np.int64] | None:
     return index
 
 
+def is_around(around: Lanes | None, lanes: Lanes | None) -> bool:
+    """Whether lanes are those of a loop, or lie within it."""
+    while lanes is not around and lanes is not None:
+        lanes = lanes.parent
+    return lanes is around
+
+
+def only_branches(lanes: Lanes, home: Lanes | None) -> bool:
+    """Whether only branches, and no loops, lie between lanes and those around them."""
+    inner: Lanes | None = lanes
+    while inner is not home:
+        if inner is None or not inner.is_branch:
+            return False
+        inner = inner.parent
+    return True
+
+
 @dataclass(frozen=True, eq=False)
 class Value:
     """An array of NumPy's, which is known, or of JAX's: [*shape], or [lanes, *shape]."""

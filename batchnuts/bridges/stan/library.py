@@ -11,7 +11,7 @@ import ctypes
 import functools
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +50,33 @@ def library() -> ctypes.CDLL:
 _Print = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
 
 MOST_PRINTED = 20
-"""Lines that programs print, for each model that is made: `print` in a model block is run at every gradient."""
+"""Lines that are shown of what programs print, for each model that is made: `print` in a model block is run at every
+gradient."""
 
 
 class _Printed:
-    """How many lines were printed since the last model was made."""
+    """What was printed since the last model was made."""
 
     count = 0
+    """Lines."""
+    muted = False
+    """Whether nothing is shown, nor counted."""
+
+
+@contextlib.contextmanager
+def without_prints() -> Iterator[None]:
+    """Show nothing of what programs print meanwhile: densities are only tried."""
+    _Printed.muted = True
+    try:
+        yield
+    finally:
+        _Printed.muted = False
 
 
 def _show(text: int, length: int) -> None:
     """Show what `print` gives, from any thread; it must not raise."""
+    if _Printed.muted:
+        return
     for line in ctypes.string_at(text, length).decode(errors="replace").splitlines():
         _Printed.count += 1
         if _Printed.count <= MOST_PRINTED:

@@ -20,7 +20,14 @@ from batchnuts.bridges.errors import names_in_files
 from batchnuts.bridges.stan.columns import Block, blocks_of
 from batchnuts.bridges.stan.data import StanData, read_data
 from batchnuts.bridges.stan.engines import ENGINES, Engine, choose, line_of
-from batchnuts.bridges.stan.library import StanError, StanModel, any_generator, build_id, compile_program
+from batchnuts.bridges.stan.library import (
+    StanError,
+    StanModel,
+    any_generator,
+    build_id,
+    compile_program,
+    without_prints,
+)
 from batchnuts.bridges.stan.mir import draws_numbers
 from batchnuts.bridges.versions import STAN
 from batchnuts.disk_cache.identity import digest_of
@@ -68,7 +75,8 @@ def from_stan(
         raise ModelError(f"Model {title!r}: {_refused(str(error), source)}.") from None
     if not stan.dimension:
         raise ModelError(f"Model {title!r} has no parameters, so there is nothing to sample.")
-    choice = choose(title, stan, source, mir, values, engine)
+    with without_prints():
+        choice = choose(title, stan, source, mir, values, engine)
     layout = _layout(title, stan, log_likelihood, predictive)
     observed, constant = _data(values, layout.roles.get("predictive", []))
     by_c = f"Stan's C function, in float64{', ' if choice.note else ''}{choice.note}"
@@ -174,43 +182,30 @@ class Compiled:
             for_xla=for_jax,
         )
 
-    @property
-    def draws_numbers(self) -> bool:
-        """Whether a draw's numbers depend on a seed."""
-        drawn: bool = self._once("draws_numbers", lambda: draws_numbers(self.mir))
-        return drawn
-
     def _columns(self) -> CFunction:
         stan = self.stan
         assert stan.handle is not None
         position = ("float64", (stan.dimension,))
         outputs = (("float64", (len(stan.names(True, True)),)),)
-        if not self.draws_numbers:
-            return CFunction(
-                key=f"{self.key}_columns",
-                address=stan.address("bs_param_constrain"),
-                inputs=(position,),
-                outputs=outputs,
-                without_result=(np.nan,),
-                before=(stan.handle, 1, 1),
-                after=(any_generator(), 0),
-                keeps=stan,
-                for_xla=for_jax,
-            )
-        from batchnuts.bridges.stan.draw_code import LIBRARY, columns_code  # LLVM is loaded where it is needed
+        call: dict[str, Any] = {
+            "address": stan.address("bs_param_constrain"),
+            "inputs": (position,),
+            "before": (stan.handle, 1, 1),
+            "after": (any_generator(), 0),
+            "keeps": stan,
+        }
+        if draws_numbers(self.mir):
+            from batchnuts.bridges.stan.draw_code import LIBRARY, columns_code  # LLVM is loaded where it is needed
 
-        code = columns_code()
-        return CFunction(
-            key=f"{self.key}_columns",
-            address=code.address("columns"),
-            inputs=(position, ("uint32", (2,))),
-            outputs=outputs,
-            without_result=(np.nan,),
-            before=(stan.handle,),
-            after=tuple(map(stan.address, LIBRARY)),
-            keeps=(stan, code),
-            for_xla=for_jax,
-        )
+            code = columns_code()
+            call = {
+                "address": code.address("columns"),
+                "inputs": (position, ("uint32", (2,))),
+                "before": (stan.handle,),
+                "after": tuple(map(stan.address, LIBRARY)),
+                "keeps": (stan, code),
+            }
+        return CFunction(key=f"{self.key}_columns", outputs=outputs, without_result=(np.nan,), for_xla=for_jax, **call)
 
 
 _loaded: WeakKeyDictionary[Compiled, dict[str, Any]] = WeakKeyDictionary()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,8 +14,9 @@ from batchnuts.autobatch import ops
 from batchnuts.autobatch.machine import library_of
 from batchnuts.mcmc.model.failures import ends_nothing
 from batchnuts.mcmc.model.findings import ModelCheck
+from batchnuts.mcmc.model.initializer import INITIALIZER, initialized
 from batchnuts.mcmc.model.model_cache import ModelCache
-from batchnuts.mcmc.model.named_parameters import NamedParameters
+from batchnuts.mcmc.model.named_parameters import NamedParameters, arrays_by_name
 from batchnuts.mcmc.model.parameters import Parameter, declared_variables
 from batchnuts.mcmc.model.supports import SupportError
 from batchnuts.mcmc.model.variables import (
@@ -45,11 +45,6 @@ these, without a Jacobian."""
 
 DATA_GROUPS = ("observed_data", "constant_data", "ground_truth")
 """Fields of a Model that are stored with the draws, as groups of the same names."""
-
-_INITIALIZER = (
-    "a function of NumPy's random generator and the number of chains that returns positions [chains, dimension], or a "
-    "dict of the variables' values [chains, *shape]"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +139,7 @@ class Model:
             )
         if self.initializer is not None and not callable(self.initializer):
             raise ModelError(
-                f"Model {self.name!r}: its initializer is a {type(self.initializer).__name__}; expected {_INITIALIZER}."
+                f"Model {self.name!r}: its initializer is a {type(self.initializer).__name__}; expected {INITIALIZER}."
                 " One that always returns the same array is `lambda rng, chains: array`."
             )
         for role in ("generated", "log_likelihood", "predictive", "prior"):
@@ -343,12 +338,12 @@ class Model:
         """Number of elements of all values in one chain."""
         return sum(variable.size for variable in self.variables)
 
-    def shapes_of(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """The shapes of what has these names in `unconstrain`: of `parameters`, or of variables."""
-        shapes = {variable.name: variable.shape for variable in self.variables}
-        if self.parameters is not None and not set(names) >= set(shapes):
+    @property
+    def value_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of what `unconstrain` takes, by name."""
+        if self.parameters is not None:
             return dict(self.parameters.shapes)
-        return shapes
+        return {variable.name: variable.shape for variable in self.variables}
 
     def constrain(self, position: Any) -> dict[str, Any]:
         """The values at flat positions [..., dimension]: name -> array [..., *shape].
@@ -358,8 +353,8 @@ class Model:
         return self._constrain(position)[0]
 
     def unconstrain(self, values: Mapping[str, Any]) -> NDArray[Any]:
-        """Inverse of `constrain` in NumPy: name -> array [..., *shape], to positions [..., dimension]. Takes the values
-        of `parameters`, too.
+        """Inverse of `constrain` in NumPy: name -> array [..., *shape], to positions [..., dimension]; where there are
+        `parameters`, of their values.
 
         Raises ModelError for a missing or unknown name, a shape that does not end as declared, or a value outside of
         its support.
@@ -370,29 +365,16 @@ class Model:
             raise ModelError(f"Model {self.name!r}: {error}.") from None
 
     def _unconstrain(self, values: Mapping[str, Any]) -> NDArray[Any]:
-        names = [variable.name for variable in self.variables]
-        if self.parameters is not None and set(values) != set(names):
+        if self.parameters is not None:
             return self.parameters.positions(values).astype(self.dtype)
-        if set(values) != set(names):
-            raise SupportError(f"got values for {sorted(values)}; expected {sorted(names)}")
+        arrays, _ = arrays_by_name(values, self.value_shapes, self.dtype)
         rows = []
         for variable in self.variables:
             try:
-                array = np.asarray(values[variable.name], dtype=self.dtype)
-            except (TypeError, ValueError):
-                raise SupportError(f"{variable.name!r} is not an array of real numbers") from None
-            lead = array.ndim - len(variable.shape)
-            if lead < 0 or array.shape[lead:] != variable.shape:
-                raise SupportError(
-                    f"{variable.name!r} has shape {array.shape}; expected it to end with {variable.shape}"
-                )
-            try:
-                rows.append(variable.support.unconstrain(array, variable.shape).astype(self.dtype))
+                row = variable.support.unconstrain(arrays[variable.name], variable.shape)
             except SupportError as error:
                 raise SupportError(f"{variable.name!r} {error}") from None
-        leads = {row.shape[:-1] for row in rows}
-        if len(leads) > 1:
-            raise SupportError(f"the values have leading axes {sorted(leads)}; expected the same for all")
+            rows.append(row.astype(self.dtype))
         return np.concatenate(rows, axis=-1)
 
     def elements(self, position: NDArray[Any]) -> NDArray[Any]:
@@ -436,47 +418,7 @@ class Model:
         """
         if self.initializer is None:
             return rng.uniform(-2.0, 2.0, size=(chains, self.dimension)).astype(self.dtype)
-        try:
-            initial = ends_nothing(self.initializer)(rng, chains)
-        except ModelError:
-            raise
-        except Exception as error:
-            file = getattr(getattr(self.initializer, "__code__", None), "co_filename", None)
-            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-            raise ModelError(
-                f"Model {self.name!r}: its initializer, called with a random generator and {chains} chains, failed"
-                f"{f' at {file}:{lines[-1]}' if lines else ''} with {type(error).__name__}: {error}. Expected "
-                f"{_INITIALIZER}."
-            ) from error
-        try:
-            positions = self._unconstrain(initial) if isinstance(initial, Mapping) else self._as_numbers(initial)
-        except SupportError as error:
-            raise ModelError(f"Model {self.name!r}: its initializer returned values by name: {error}.") from None
-        if positions.shape != (chains, self.dimension):
-            raise ModelError(
-                f"Model {self.name!r}: its initializer returned positions of shape {positions.shape}; expected "
-                f"{(chains, self.dimension)}, one row per chain."
-            )
-        if not np.isfinite(positions).all():
-            chain = int(np.argwhere(~np.isfinite(positions))[0, 0])
-            raise ModelError(
-                f"Model {self.name!r}: its initializer returned a position that is not finite for chain {chain}."
-            )
-        return positions
-
-    def _as_numbers(self, initial: Any) -> NDArray[Any]:
-        """What an initializer gave, as an array of the model's dtype; raises ModelError where it is none of numbers."""
-        try:
-            array = np.asarray(initial)
-            if array.dtype.kind not in "biuf":
-                raise TypeError
-        except (TypeError, ValueError):  # of rows of different lengths
-            raise ModelError(
-                f"Model {self.name!r}: its initializer returned a {type(initial).__name__} that is not an array of "
-                f"real numbers. Expected {_INITIALIZER}."
-            ) from None
-        with np.errstate(over="ignore"):  # a number that is too large is reported as not finite
-            return array.astype(self.dtype)
+        return initialized(self.name, self.initializer, rng, (chains, self.dimension), self.dtype, self._unconstrain)
 
     def element_names(self) -> list[str]:
         """A name for each element of the values, in order: `mu`, `theta[0]`, `theta[1]`, `matrix[0, 1]`, ...

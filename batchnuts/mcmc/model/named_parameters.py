@@ -1,4 +1,4 @@
-"""Parameters of a model of another library, which computes positions from their values."""
+"""Values by name, checked; and parameters of another library, which makes positions of their values."""
 
 from __future__ import annotations
 
@@ -12,6 +12,30 @@ from numpy.typing import NDArray
 from batchnuts.mcmc.model.supports import SupportError
 
 
+def arrays_by_name(
+    values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], dtype: str
+) -> tuple[dict[str, NDArray[Any]], tuple[int, ...]]:
+    """Arrays [..., *shape] of a dtype, and their leading axes, which are the same for all.
+
+    Raises SupportError for a missing or unknown name, a shape that does not end as given, and what is no number.
+    """
+    if set(values) != set(shapes):
+        raise SupportError(f"got values for {sorted(values)}; expected {sorted(shapes)}")
+    arrays, leads = {}, set()
+    for name, shape in shapes.items():
+        try:
+            array = arrays[name] = np.asarray(values[name], dtype)
+        except (TypeError, ValueError):
+            raise SupportError(f"{name!r} is not an array of real numbers") from None
+        lead = array.ndim - len(shape)
+        if lead < 0 or array.shape[lead:] != shape:
+            raise SupportError(f"{name!r} has shape {array.shape}; expected it to end with {shape}")
+        leads.add(array.shape[:lead])
+    if len(leads) > 1:
+        raise SupportError(f"the values have leading axes {sorted(leads)}; expected the same for all")
+    return arrays, leads.pop()
+
+
 @dataclass(frozen=True, eq=False)
 class NamedParameters:
     """What a position is made of, under the other library's names."""
@@ -23,20 +47,6 @@ class NamedParameters:
 
     def positions(self, values: Mapping[str, Any]) -> NDArray[np.float64]:
         """Values [..., *shape] by name to positions [..., dimension]. Raises SupportError."""
-        if set(values) != set(self.shapes):
-            raise SupportError(f"got values for {sorted(values)}; expected {sorted(self.shapes)}")
-        arrays, leads = {}, set()
-        for name, shape in self.shapes.items():
-            array = arrays[name] = np.asarray(values[name], np.float64)
-            lead = array.ndim - len(shape)
-            if lead < 0 or array.shape[lead:] != shape:
-                raise SupportError(f"{name!r} has shape {array.shape}; expected it to end with {shape}")
-            leads.add(array.shape[:lead])
-        if len(leads) > 1:
-            raise SupportError(f"the values have leading axes {sorted(leads)}; expected the same for all")
-        (lead_shape,) = leads
-        rows = [
-            self.unconstrained({name: array[index] for name, array in arrays.items()})
-            for index in np.ndindex(lead_shape)
-        ]
-        return np.stack(rows).reshape(*lead_shape, -1)
+        arrays, lead = arrays_by_name(values, self.shapes, "float64")
+        rows = [self.unconstrained({name: array[i] for name, array in arrays.items()}) for i in np.ndindex(lead)]
+        return np.stack(rows).reshape(*lead, -1)

@@ -128,7 +128,7 @@ def _arrays(model: Model, values: Mapping[str, Any]) -> tuple[dict[str, NDArray[
         arrays[name] = array
     leads = {
         arrays[name].shape[0]
-        for name, shape in model.shapes_of(arrays).items()
+        for name, shape in model.value_shapes.items()
         if name in arrays and arrays[name].ndim == len(shape) + 1
     }
     if len(leads) > 1:
@@ -141,7 +141,7 @@ def _arrays(model: Model, values: Mapping[str, Any]) -> tuple[dict[str, NDArray[
 def _of_values(model: Model, values: Mapping[str, Any], count: int) -> NDArray[Any]:
     """[starts, dimension], from values by name [*shape] or [starts, *shape]."""
     arrays, starts = _arrays(model, values)
-    shapes = model.shapes_of(arrays)
+    shapes = model.value_shapes
     if starts > count:
         raise SettingsError(
             f"sampler.init.values: found {starts} starts for {count} superchains; set sampler.superchains to at least "

@@ -79,7 +79,7 @@ def draws_of_run(model: Model, path: str, key: str) -> NDArray[Any]:
         parts = [_rows(free[v.name], v.free, path, key) for v in model.variables]
         return np.concatenate(parts, axis=1)
     posterior = groups.get("posterior")
-    shapes = model.shapes_of(() if posterior is None else [str(name) for name in posterior.data_vars])
+    shapes = model.value_shapes
     missing = [name for name in shapes if posterior is None or name not in posterior.data_vars]
     if missing:
         raise SettingsError(
