@@ -10,6 +10,7 @@ from batchnuts.files.saving import OutputError, check_path, check_space
 from batchnuts.files.url import OutputLocation, Url, folder_of, location_of
 from batchnuts.mcmc.checkpoint.keeper import NAME, delete
 from batchnuts.mcmc.output.formats import OUTPUT_FORMATS
+from batchnuts.mcmc.output.stan_csv import refuse_existing
 from batchnuts.mcmc.storage.place import is_store
 from batchnuts.mcmc.storage.url_place import check_url
 
@@ -60,11 +61,19 @@ def _path_of_new_run(config: RunConfig, *, force: bool, begun_in: Path) -> Outpu
             _require_no_checkpoint(location.absolute())
         raise
     for name, file in config.inputs.items() if isinstance(path, Path) else ():
-        if (begun_in / file).resolve() == path:
-            raise OutputError(f"Cannot write {path}: the run reads it ({name}). Set another output.path.")
+        if (place := (begun_in / file).resolve()) in (path, *_beside(config, path)):
+            raise OutputError(f"Cannot write {place}: the run reads it ({name}). Set another output.path.")
     if not force:
         _require_no_checkpoint(path)
     return path
+
+
+def _beside(config: RunConfig, output: OutputLocation) -> list[Path]:
+    """Files that are there, of those that a run with this output writes beside it."""
+    format_ = OUTPUT_FORMATS.get(config.output.format)  # none of `auto`
+    if format_ is None or format_.files_beside is None or not isinstance(output, Path):
+        return []
+    return format_.files_beside(output)
 
 
 def checked_path(config: RunConfig, path: str | OutputLocation, *, force: bool) -> OutputLocation:
@@ -84,9 +93,8 @@ def checked_path(config: RunConfig, path: str | OutputLocation, *, force: bool) 
         output = check_url(location, force=force)
     else:
         output = check_path(str(path), force=force, is_store=is_store if folder else None)
-        check_beside = None if config.output.format == "auto" else OUTPUT_FORMATS[config.output.format].check_beside
-        if check_beside is not None and not force:
-            check_beside(output)
+        if not force:
+            refuse_existing(_beside(config, output))
     if config.output.report:
         from batchnuts.report.figures import require_matplotlib
         from batchnuts.report.page import page_path

@@ -43,6 +43,8 @@ def test_arviz_reads_what_was_drawn(tmp_path: Path, options: dict[str, Any]) -> 
     comments = [line for line in lines if line.startswith("#")]
     assert "#     num_samples = 20" in comments
     assert "# id = 2" in comments
+    words = [line.rpartition("(")[2] for line in comments if " seconds (" in line]
+    assert words == ["Warm-up)", "Sampling)", "Total)"]  # cmdstanpy refuses others
     inverse_mass = [[float(x) for x in line[1:].split(",")] for line in comments if line.count(",") == 6]
     assert len(inverse_mass) == (7 if options.get("metric") in ("dense", "low_rank") else 1)
 
@@ -56,10 +58,12 @@ def test_a_matrix_has_its_first_index_fastest(tmp_path: Path) -> None:
     assert row["m.2.1"] == result.posterior["m"].values[0, 0, 1, 0]
 
 
-CONFIG = """
-model: {name: correlated_gaussian, dimension: 3}
-sampler: {chains: 4, draws: 10, warmup: 20}
-output: {format: stan_csv, path: run.nc}
+MODEL = "{name: correlated_gaussian, dimension: 3}"
+USERS_MODEL = "{target: 'mine:density', variables: {m: []}, data: {path: run_1.csv, columns: {y: y}}}"
+CONFIG = f"""
+model: {MODEL}
+sampler: {{chains: 4, draws: 10, warmup: 20}}
+output: {{format: stan_csv, path: run.nc}}
 """
 
 
@@ -75,12 +79,23 @@ def test_a_run_writes_them_beside_its_file(tmp_path: Path, monkeypatch: Any, cap
     Path("run.nc").unlink()
     assert main(["--config", "run.yaml", "--quiet"]) == 2
     assert "run_1.csv and 3 more exist and are not overwritten" in capsys.readouterr().err
+    Path("run_7.csv").write_text("x\n1\n")  # a user's own
     assert main(["--config", "run.yaml", "--quiet", "--force", "sampler.chains=2"]) == 0
-    assert sorted(path.name for path in Path().glob("run*")) == ["run.nc", "run.yaml", *names[:2]]
+    assert sorted(path.name for path in Path().glob("run*")) == ["run.nc", "run.yaml", *names[:2], "run_7.csv"]
     assert main(["--resume", "run.nc", "--quiet", "sampler.draws=+5"]) == 0
     assert arviz.from_cmdstan(names[:2]).posterior.sizes["draw"] == 15
     assert main(["--config", "run.yaml", "output.path=run.csv"]) == 2
     assert "expected the path of the netCDF file, run.nc" in capsys.readouterr().err
+
+
+def test_data_that_a_run_reads_are_not_overwritten(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run_1.csv").write_text("y\n0.5\n1.5\n")
+    Path("mine.py").write_text("def density(p, data):\n    return -0.5 * ((data['y'] - p['m']) ** 2).sum()\n")
+    Path("run.yaml").write_text(CONFIG.replace(MODEL, USERS_MODEL))
+    assert main(["--config", "run.yaml", "--force"]) == 2
+    assert "run_1.csv: the run reads it (model.data)" in capsys.readouterr().err
+    assert Path("run_1.csv").read_text().startswith("y\n")
 
 
 def test_what_is_no_result(tmp_path: Path) -> None:

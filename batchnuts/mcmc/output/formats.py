@@ -13,6 +13,7 @@ from typing import IO
 
 from batchnuts.files.groups import AnyGroup
 from batchnuts.files.saving import OutputError, Write
+from batchnuts.mcmc.output.stan_csv import stan_csv_files, write_stan_csv
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class OutputFormat:
     write_beside: Callable[[Mapping[str, AnyGroup], Path, bool], object] | None = None
     """Writes further files beside the file; the last argument says whether they may replace others. Raises OutputError.
     """
-    check_beside: Callable[[Path], None] | None = None
-    """Raises OutputError where there are such files beside a path."""
+    files_beside: Callable[[Path], list[Path]] | None = None
+    """Such files that are there beside a path."""
 
     @property
     def streams(self) -> bool:
@@ -48,18 +49,10 @@ def _netcdf(groups: Mapping[str, AnyGroup], file: IO[bytes]) -> None:
 
 
 def _stan_csv(groups: Mapping[str, AnyGroup], output: Path, replace: bool) -> None:
-    from batchnuts.mcmc.output.stan_csv import write_stan_csv
-
     try:
         write_stan_csv(groups, output, replace=replace)
     except OutputError as error:
         raise OutputError(f"{error} The draws are in {output}; batchnuts.to_stan_csv writes them again.") from error
-
-
-def _no_stan_csv(output: Path) -> None:
-    from batchnuts.mcmc.output.stan_csv import require_no_stan_csv
-
-    require_no_stan_csv(output)
 
 
 _NETCDF_ENDINGS = (".nc", ".nc4", ".netcdf", ".h5", ".hdf5")
@@ -76,7 +69,7 @@ OUTPUT_FORMATS: Mapping[str, OutputFormat] = MappingProxyType(
                 _NETCDF_ENDINGS,
                 _netcdf,
                 write_beside=_stan_csv,
-                check_beside=_no_stan_csv,
+                files_beside=stan_csv_files,
             ),
         )
     }

@@ -8,6 +8,7 @@ left out.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import re
@@ -39,6 +40,9 @@ _STATISTICS = {
 
 REMEDY = "Give --force to replace what is there, or another output.path"
 
+_VERSION = "# sampler_version = batchnuts"
+"""How a line begins that CmdStan's files do not have."""
+
 _ROWS = 1024
 """Draws that are made text at once."""
 
@@ -54,18 +58,20 @@ def stan_csv_files(output: Path) -> list[Path]:
     return sorted(path for path in output.parent.iterdir() if form.fullmatch(path.name))
 
 
-def require_no_stan_csv(output: Path, remedy: str = REMEDY) -> None:
-    """Raise OutputError where there are such files, which a run would replace."""
-    if found := stan_csv_files(output):
-        many = f"{found[0]} and {len(found) - 1} more exist and are"
-        raise OutputError(f"{many if len(found) > 1 else f'{found[0]} exists and is'} not overwritten. {remedy}.")
+def refuse_existing(found: Sequence[Path], remedy: str = REMEDY) -> None:
+    """Raise OutputError where there are files that would be replaced."""
+    if found:
+        more = len(found) - 1
+        these = f"{found[0]} and {more} more exist and are" if more else f"{found[0]} exists and is"
+        raise OutputError(f"{these} not overwritten. {remedy}.")
 
 
 def to_stan_csv(result: Any, path: str | os.PathLike[str], *, replace: bool = False) -> list[Path]:
     """Write the draws of a result to Stan's CSV files, and give the files: `run_1.csv`, ... for the path `run.csv`.
 
     result: of `sample_chains` or `open_run`, or another InferenceData, DataTree or mapping of groups to datasets, with
-    `posterior` and `sample_stats`. replace: whether files of these names, and those of further chains, are replaced.
+    `posterior` and `sample_stats`. replace: whether files of these names are replaced; those that batchnuts wrote of
+    further chains are deleted then.
     Raises OutputError for another result, and where files cannot be written.
     """
     groups = {
@@ -87,18 +93,19 @@ def write_stan_csv(
 ) -> list[Path]:
     """Write the draws of each chain to its file beside the output, and give the files.
 
-    replace: whether files of these names may be replaced; those of further chains are deleted then. Raises OutputError
-    where a file cannot be written.
+    replace: whether files of these names may be replaced; those that batchnuts wrote of further chains are deleted
+    then. Raises OutputError where a file cannot be written.
     """
     if not replace:
-        require_no_stan_csv(output, remedy)
+        refuse_existing(stan_csv_files(output), remedy)
     samples = {
         name: group if isinstance(group, Group) else Group.of_dataset(group)
         for name, group in groups.items()
         if name in ("sample_stats", "adaptation", *GROUPS)
     }
     blocks = list(_blocks(samples))
-    chains = [int(chain) for chain in samples["sample_stats"].labels("chain")]
+    labels = samples["sample_stats"].labels("chain")
+    chains = (labels if labels.dtype.kind in "iu" else np.arange(len(labels))).tolist()
     paths = [stan_csv_path(output, chain) for chain in chains]
     path = output
     try:
@@ -108,10 +115,17 @@ def write_stan_csv(
                 _write_chain(text, samples, blocks, row, chain, output)
                 text.detach()
         for path in set(stan_csv_files(output)) - set(paths):
-            path.unlink()
+            if _is_ours(path):
+                path.unlink()
     except OSError as error:
         raise OutputError(f"Cannot write {path}: {reason_of(error)}.") from error
     return paths
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file was written here."""
+    with path.open("rb") as file:
+        return any(line.startswith(_VERSION.encode()) for line in itertools.islice(file, 10))
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,10 +175,11 @@ def _write_chain(
     for start in range(0, stats.length("draw"), _ROWS):
         parts = [block.rows(row, slice(start, start + _ROWS)).astype(str) for block in blocks]
         text.writelines(f"{','.join(line)}\n" for line in zip(*(column for part in parts for column in part.T)))
+    # of all chains, which run together; CmdStan's readers know these words alone
     warmup, sampling = (float(stats.attrs.get(f"{phase}_time", np.nan)) for phase in ("warmup", "sampling"))
-    text.write(f"# \n#  Elapsed Time: {warmup:.3f} seconds (Warm-up, of all chains)\n")
-    text.write(f"#                {sampling:.3f} seconds (Sampling, of all chains)\n")
-    text.write(f"#                {warmup + sampling:.3f} seconds (Total, of all chains)\n# \n")
+    text.write(f"# \n#  Elapsed Time: {warmup:.3f} seconds (Warm-up)\n")
+    text.write(f"#                {sampling:.3f} seconds (Sampling)\n")
+    text.write(f"#                {warmup + sampling:.3f} seconds (Total)\n# \n")
 
 
 def _settings(attrs: Mapping[str, Any], draws: int, chain: int, output: Path) -> Iterator[str]:
@@ -175,10 +190,10 @@ def _settings(attrs: Mapping[str, Any], draws: int, chain: int, output: Path) ->
     yield "stan_version_minor = 36"
     yield "stan_version_patch = 0"
     yield f"model = {attrs.get('model', 'model')}"
-    yield f"sampler_version = batchnuts {attrs.get('inference_library_version', '')}"
+    yield f"{_VERSION.removeprefix('# ')} {attrs.get('inference_library_version', '')}"
     yield "method = sample (Default)"
     yield "  sample"
-    yield f"    num_samples = {draws * int(saved.get('thin', 1))}"
+    yield f"    num_samples = {attrs.get('draws_complete', draws)}"
     yield f"    num_warmup = {attrs.get('warmup', 0)}"
     yield "    save_warmup = false"
     yield f"    thin = {saved.get('thin', 1)}"
