@@ -26,10 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.experiments.posterior_checks.moments import encode, summarize
+from batchnuts.process.signals import say
 from batchnuts.settings.yaml import to_yaml
 
 GOAL = 4_000
 """Effective draws."""
+
+DATABASE = "posterior_database"
+"""The folder of a clone."""
 
 
 @dataclass(frozen=True)
@@ -45,25 +49,22 @@ class Posterior:
     """Reference draws [chains, draws, *shape] by variable."""
 
 
-def posteriors_of(clone: Path) -> list[Posterior]:
-    """Those of a clone that have reference draws, by name. Raises OSError, KeyError and ValueError where it is none."""
-    database = clone / "posterior_database"
-    found = []
-    for file in sorted((database / "posteriors").glob("*.json")):
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if not (reference := content.get("reference_posterior_name")):
-            continue
-        found.append(
-            Posterior(
-                name=content["name"],
-                program=(database / "models/stan" / f"{content['model_name']}.stan").read_text(encoding="utf-8"),
-                data=_unzipped(database / "data/data" / f"{content['data_name']}.json.zip"),
-                draws=_variables(
-                    json.loads(_unzipped(database / "reference_posteriors/draws/draws" / f"{reference}.json.zip"))
-                ),
-            )
-        )
-    return found
+def entries_of(clone: Path) -> dict[str, dict[str, Any]]:
+    """What a clone says of its posteriors with reference draws, by name."""
+    files = sorted((clone / DATABASE / "posteriors").glob("*.json"))
+    entries = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return {entry["name"]: entry for entry in entries if entry.get("reference_posterior_name")}
+
+
+def read_posterior(clone: Path, entry: Mapping[str, Any]) -> Posterior:
+    """One of them. Raises OSError where a file lacks."""
+    folder, reference = clone / DATABASE, entry["reference_posterior_name"]
+    return Posterior(
+        name=entry["name"],
+        program=(folder / "models/stan" / f"{entry['model_name']}.stan").read_text(encoding="utf-8"),
+        data=_unzipped(folder / "data/data" / f"{entry['data_name']}.json.zip"),
+        draws=_variables(json.loads(_unzipped(folder / "reference_posteriors/draws/draws" / f"{reference}.json.zip"))),
+    )
 
 
 def _unzipped(file: Path) -> str:
@@ -85,7 +86,8 @@ def _variables(chains: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, NDA
         shape = tuple(np.max(list(by_index), axis=0) + 1) if () not in by_index else ()
         array = np.empty((*next(iter(by_index.values())).shape, *shape))
         for index, values in by_index.items():
-            array.reshape(*array.shape[:2], -1)[..., int(np.ravel_multi_index(index, shape)) if shape else 0] = values
+            place: tuple[Any, ...] = (..., *index)
+            array[place] = values
         variables[name] = array
     return variables
 
@@ -107,7 +109,7 @@ def write_configs(posteriors: Sequence[Posterior], folder: Path) -> None:
             "output": {"variables": sorted(posterior.draws), "groups": []},
         }
         config.write_text(to_yaml(run), encoding="utf-8")
-        problems[posterior.name] = {
+        problems[re.sub(r"\W", "_", posterior.name)] = {
             "label": posterior.name, "config": str(config), "reference": "known", "moments": str(moments)
         }  # fmt: skip
     checks = {
@@ -124,7 +126,8 @@ def write_configs(posteriors: Sequence[Posterior], folder: Path) -> None:
         "run": {
             "goals": [GOAL],
             "first_starts": [GOAL],
-            "settings": {"sampler": {"chains": "auto", "draws": 100_000}},
+            # all variables: the parameters, which are judged, may be others than those with reference draws
+            "settings": {"sampler": {"chains": "auto", "draws": 100_000}, "output": {"variables": None}},
         },
         "curves": {
             "batchnuts": {"label": "batchnuts", "sampler": "batchnuts"},
@@ -153,17 +156,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these posteriors (default: all)")
     arguments = parser.parse_args(argv)
     try:
-        posteriors = posteriors_of(arguments.clone)
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        entries = entries_of(arguments.clone)
+    except (OSError, KeyError, ValueError) as error:
         parser.error(f"{arguments.clone} is not a clone of posteriordb, or is damaged ({error})")
-    if not posteriors:
+    if not entries:
         parser.error(f"{arguments.clone} is not a clone of posteriordb: it has no posterior with reference draws")
-    names = [posterior.name for posterior in posteriors]
-    if unknown := sorted(set(arguments.only or ()) - set(names)):
-        parser.error(f"--only: there is no posterior {unknown[0]!r}; expected some of {', '.join(names)}")
-    chosen = [posterior for posterior in posteriors if posterior.name in (arguments.only or names)]
-    write_configs(chosen, arguments.folder)
-    print(f"{len(chosen)} posteriors: {arguments.folder / 'posteriors.yaml'}, {arguments.folder / 'answer.yaml'}")
+    if unknown := sorted(set(arguments.only or ()) - set(entries)):
+        parser.error(f"--only: there is no posterior {unknown[0]!r}; expected some of {', '.join(entries)}")
+    posteriors = []
+    for name in arguments.only or entries:
+        try:
+            posteriors.append(read_posterior(arguments.clone, entries[name]))
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            say(f"{name} is left out: {error}.")
+    if not posteriors:
+        parser.error(f"no posterior of {arguments.clone} can be read")
+    write_configs(posteriors, arguments.folder)
+    print(f"{len(posteriors)} posteriors: {arguments.folder / 'posteriors.yaml'}, {arguments.folder / 'answer.yaml'}")
     return 0
 
 

@@ -28,7 +28,7 @@ def clone(tmp_path: Path) -> Path:
     texts = {
         "models/stan/schools.stan": SCHOOLS,
         "posteriors/a.json": json.dumps(
-            {"name": "a", "model_name": "schools", "data_name": "d", "reference_posterior_name": "r"}
+            {"name": "a-s", "model_name": "schools", "data_name": "d", "reference_posterior_name": "r"}
         ),
         "posteriors/b.json": json.dumps({"name": "b", "model_name": "schools", "data_name": "d"}),
     }
@@ -47,8 +47,8 @@ def test_both_experiments_read_what_is_written(clone: Path, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     assert posteriordb.main([str(clone)]) == 0
     posteriors = load_posteriors("of_posteriordb/posteriors.yaml")
-    assert list(posteriors.problems) == ["a"]
-    moments = decode(Path(posteriors.problems["a"].moments or "").read_text())
+    assert {name: problem.label for name, problem in posteriors.problems.items()} == {"a_s": "a-s"}
+    moments = decode(Path(posteriors.problems["a_s"].moments or "").read_text())
     assert {name: moment.mean.shape for name, moment in moments.items()} == {"mu": (), "theta": (2, 3)}
     np.testing.assert_allclose(moments["theta"].mean, [[1, 2, 3], [4, 5, 6]], atol=0.3)
     assert ((moments["theta"].mcse_mean > 0.03) & (moments["theta"].mcse_mean < 0.2)).all()
@@ -56,15 +56,30 @@ def test_both_experiments_read_what_is_written(clone: Path, tmp_path: Path, monk
     assert "execution.backend=auto" in posteriors.task(*point).overrides
     answer = load_answer("of_posteriordb/answer.yaml")
     assert [(curve, goal) for curve, _, goal in answer.points()] == [("batchnuts", 4000), ("stanli", 4000)]
-    task = answer.task("stanli", "a", 4000)
-    check_available(task, "", is_stan_program=stan_program_of(answer.configs["a"]) is not None)
+    assert answer.configs["a_s"].output.variables is None, "parameters are judged, which may have no reference draws"
+    task = answer.task("stanli", "a_s", 4000)
+    check_available(task, "", is_stan_program=stan_program_of(answer.configs["a_s"]) is not None)
+
+
+def test_what_a_clone_lacks_is_left_out(clone: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(clone.parent)
+    posteriors = clone / "posterior_database/posteriors"
+    (posteriors / "c.json").write_text(
+        (posteriors / "a.json").read_text().replace('"a-s"', '"c"').replace('"d"', '"e"')
+    )
+    assert posteriordb.main(["clone"]) == 0
+    printed = capsys.readouterr()
+    assert "c is left out: " in printed.err
+    assert printed.out.startswith("1 posteriors")
+    with pytest.raises(SystemExit):
+        posteriordb.main(["clone", "--only", "c"])
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["elsewhere"], "is not a clone of posteriordb"),
-        (["clone", "--only", "c"], "there is no posterior 'c'; expected some of a"),
+        (["clone", "--only", "c"], "there is no posterior 'c'; expected some of a-s"),
     ],
 )
 def test_mistakes(
