@@ -167,6 +167,26 @@ def test_chains_where_no_mode_can_be_start_again_by_default_and_it_is_reported()
     assert not batchnuts.check(to_arviz(to_datasets(kept, model))).ok
 
 
+def narrow_peak(x: Any) -> Any:
+    """At 3 there is a narrow peak with a twentieth of the probability, where steps that suit the rest diverge."""
+    return ops.logaddexp(-0.5 * ops.sum(x * x), 13.4 - 0.5e7 * ops.sum((x - 3.0) ** 2))
+
+
+def test_a_chain_whose_transitions_diverge_with_the_step_size_of_the_others_keeps_its_own() -> None:
+    """It neither stays still nor is it moved away: how much of the posterior is there is not known."""
+    model = Model.from_function(narrow_peak, dimension=2, dtype="float64", initializer=starts_at({5: 3.0}, "float64"))
+    draws = run(model, warmup=40, draws=40)
+    step_size = draws.stats["step_size"][:, 0]
+    assert draws.warmup.restarted == ()
+    assert step_size[5] < 0.01 * np.median(step_size)
+    assert len(np.unique(np.delete(step_size, 5))) == 1
+    assert draws.warmup.reason.endswith(
+        "; chain 5 has a step size of its own, because transitions diverged there with that of the others"
+    )
+    assert draws.stats["diverging"][5].mean() < 0.2
+    assert 1e-4 < draws.position[5].std(axis=0).max() < 1e-3
+
+
 def two_modes(x: Any) -> Any:
     """The second is 60 nats below the first, and chains move and mix in it."""
     return ops.logaddexp(-0.5 * ops.sum(x * x), -60.0 - 0.5 * ops.sum((x - 100.0) ** 2))

@@ -174,6 +174,19 @@ def test_a_density_is_timed() -> None:
     assert all(0 < seconds < 1 for seconds in found.seconds)
 
 
+def test_where_compiling_takes_long_two_widths_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[int] = []
+
+    def fake(program: Any, arguments: Any) -> tuple[float, float]:
+        compiled.append(lanes := len(arguments[0]))
+        return 1e-3 * lanes, 3.0
+
+    monkeypatch.setattr(gradient_times, "_of_one_evaluation", fake)
+    found = time_gradients(value_and_gradient(gaussian()), np.zeros(2, "float32"), EXECUTION)
+    assert compiled == [1, 128]
+    assert (found.widths, found.seconds) == ((1, 128), (1e-3, 0.128))
+
+
 @pytest.mark.parametrize("in_machine_code", [True, False])
 def test_a_density_in_machine_code_is_timed_for_one_lane(
     in_machine_code: bool, monkeypatch: pytest.MonkeyPatch

@@ -34,7 +34,7 @@ from batchnuts.mcmc.warmup.agreement import (
     drift,
     memory,
 )
-from batchnuts.mcmc.warmup.pooling import groups_of, pooled_metric, pooled_step_sizes
+from batchnuts.mcmc.warmup.pooling import groups_of, need_their_own, pooled_metric, pooled_step_sizes
 from batchnuts.mcmc.warmup.windows import Window, automatic_windows, fixed_windows, settling_window
 
 LENGTHS = range(2001)
@@ -178,6 +178,23 @@ def test_a_stuck_chain_does_not_move_the_pooled_step_size() -> None:
         disturbed = log_steps.copy()
         disturbed[3] = stuck
         np.testing.assert_allclose(pooled_step_sizes(disturbed, together, EVERY), calm, rtol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("step", "diverged", "before", "expected"),
+    [
+        ([0.1, 1.0, 1.0, 1.0, 0.1], [0.3, 0.3, 0.0, 0.0, 0.0], None, [True, False, False, False, False]),
+        ([0.1, 1.0, 1.0, 0.1], [0.0, 0.0, 0.0, 0.0], [False, True, False, True], [False, False, False, True]),
+        ([0.1, 1.0, 1.0, 0.1], [0.3, 0.3, 0.3, 0.3], None, [False] * 4),  # the pooled step size suits none
+        ([np.nan, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0], None, [False] * 4),
+    ],
+)
+def test_chains_that_need_step_sizes_of_their_own(
+    step: list[float], diverged: list[float], before: list[bool] | None, expected: list[bool]
+) -> None:
+    earlier = None if before is None else np.array(before)
+    found = need_their_own(np.log(step), np.ones(len(step)), np.array(diverged), earlier)
+    assert found.tolist() == expected
 
 
 def test_groups_pool_among_themselves() -> None:

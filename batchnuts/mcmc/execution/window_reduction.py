@@ -49,6 +49,8 @@ class ReducedWindow:
     """[chains, dimension]."""
     log_step: NDArray[np.floating]
     """[chains]: the step sizes that they adapted."""
+    diverged: NDArray[np.float64]
+    """[chains]: the share of a chain's transitions that diverged."""
     drawn: DrawsWithGradients | None
     """None where they were not asked for."""
 
@@ -82,7 +84,8 @@ def reduce_window(
             of_run=reduction.chains,
             at_once=gradients.at_once(len(position)),
         )
-    return ReducedWindow(moments, position, log_density, gradient, result.adaptation.log_step_mean, drawn)
+    diverged = np.asarray(result.divergences) / np.maximum(done, 1)
+    return ReducedWindow(moments, position, log_density, gradient, result.adaptation.log_step_mean, diverged, drawn)
 
 
 def joined(parts: Sequence[ReducedWindow]) -> ReducedWindow:
@@ -99,6 +102,7 @@ def joined(parts: Sequence[ReducedWindow]) -> ReducedWindow:
         all_of("log_density"),
         all_of("gradient"),
         all_of("log_step"),
+        all_of("diverged"),
         _joined_draws(drawn) if drawn else None,
     )
 

@@ -37,8 +37,9 @@ from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
 WIDTHS = (1, 16, 128)
-"""At which the density is timed; each takes a compilation. Between them times are linear. A density in machine code is
-timed at the first alone: each lane computes its own, in the same time whatever the others do."""
+"""At which the density is timed; each takes a compilation, so where that is long two are enough. Between them times are
+linear. A density in machine code is timed at the first alone: each lane computes its own, in the same time whatever the
+others do."""
 
 ENOUGH = 0.02
 """Seconds of a measurement."""
@@ -48,6 +49,9 @@ REPEATS = 3
 
 BUDGET = 1.0
 """Seconds: a width at which the measurement would take longer than this is left out."""
+
+LONG_COMPILATION = 1.0
+"""Seconds of a compilation from which on two widths are enough: the first, and the largest that there is time for."""
 
 
 @dataclass(frozen=True)
@@ -150,19 +154,29 @@ def time_gradients(
         return np.tile(position, (lanes, 1)), np.full(lanes, MANY, "int64")
 
     program = lane_program(evaluations, arguments(1), execution)
-    seconds: list[float] = []
-    for lanes in widths:
-        if seconds and REPEATS * seconds[-1] * lanes / widths[len(seconds) - 1] > BUDGET:
+    first, *others = widths
+    seconds, compilation = _of_one_evaluation(program, arguments(first))
+    measured = {first: seconds}
+
+    def there_is_time(lanes: int) -> bool:
+        widest = max(measured)
+        return REPEATS * measured[widest] * lanes / widest <= BUDGET
+
+    if compilation > LONG_COMPILATION:
+        others = [lanes for lanes in others if there_is_time(lanes)][-1:]
+    for lanes in others:
+        if not there_is_time(lanes):
             break
-        seconds.append(_of_one_evaluation(program, arguments(lanes)))
+        measured[lanes], _ = _of_one_evaluation(program, arguments(lanes))
     own_pace = program.engine.info.own_pace
     return GradientTimes(
-        widths[: len(seconds)], tuple(seconds), maximum_width(program), chains_alone(program), own_pace
+        tuple(measured), tuple(measured.values()), maximum_width(program), chains_alone(program), own_pace
     )
 
 
-def _of_one_evaluation(program: LaneProgram, arguments: tuple[Any, ...]) -> float:
-    """Processor seconds in which the machine with these arguments evaluates the density once for all lanes."""
+def _of_one_evaluation(program: LaneProgram, arguments: tuple[Any, ...]) -> tuple[float, float]:
+    """Processor seconds in which the machine with these arguments evaluates the density once for all lanes; and seconds
+    that compiling it takes."""
     lanes = len(arguments[0])
     machine = program.machine(lanes, stack_depth=1)
     state = machine.start(arguments)
@@ -174,9 +188,11 @@ def _of_one_evaluation(program: LaneProgram, arguments: tuple[Any, ...]) -> floa
         machine.count_live(after)
         return time.process_time() - began, machine.counts(after).costly.executed / lanes
 
-    measure(1)  # compiles
+    began = time.perf_counter()
+    measure(1)
+    compilation = time.perf_counter() - began
     sweeps = 1
     while (measured := measure(sweeps))[0] < ENOUGH:
         sweeps *= 2
     several = [measured, *(measure(sweeps) for _ in range(REPEATS - 1))]
-    return min(seconds / evaluations for seconds, evaluations in several)
+    return min(seconds / evaluations for seconds, evaluations in several), compilation

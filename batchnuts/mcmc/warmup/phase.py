@@ -28,7 +28,7 @@ from batchnuts.mcmc.warmup.agreement import (
 )
 from batchnuts.mcmc.warmup.arrival import deep, far_away, implausible, late
 from batchnuts.mcmc.warmup.contract import WarmupRun
-from batchnuts.mcmc.warmup.pooling import pooled_metric, pooled_step_sizes
+from batchnuts.mcmc.warmup.pooling import need_their_own, pooled_metric, pooled_step_sizes
 from batchnuts.mcmc.warmup.windows import GROWTH, Window, settling_window
 
 LARGE_CHANGE = 2.0
@@ -65,6 +65,8 @@ class Pooled:
     """[chains]: which are so low that nothing that matters can be there, and came no nearer in the window."""
     far: NDArray[np.bool_]
     """[chains]: which are further away than all others in some coordinate, on their way or in a mode of their own."""
+    apart: NDArray[np.bool_]
+    """[chains]: which have step sizes of their own; see pooling.py."""
     restarted: NDArray[np.bool_]
     """[chains]: which start again from here."""
 
@@ -127,7 +129,7 @@ def warm_up(run: WarmupRun, runner: Runner, place: InWarmup) -> tuple[ChainState
             if report.late
             else "until all chains had reached the others"
         )
-        report = replace(report, reason=f"{reason}, and {more} more, {outcome}")
+        report = _report(place, f"{reason}, and {more} more, {outcome}")
     return place.states, report
 
 
@@ -164,13 +166,15 @@ def _until_agreed(run: WarmupRun, runner: Runner, place: InWarmup) -> tuple[Chai
 def _until_arrived(run: WarmupRun, runner: Runner, place: InWarmup, first: int, most: int) -> InWarmup:
     """Windows from number `first` on while chains are on their way or have just started again, each longer than the one
     before; FEWEST_MORE of them, and more as long as chains have made fewer than `most` transitions. Chains that are
-    far, but no lower than others, are not waited for any longer than that: they may be in a mode of their own. Those
+    far, but no lower than others, or have step sizes of their own, are not waited for any longer than that: they may be
+    in a mode of their own. Those
     that are too low for any mode, and have waited FEWEST_MORE windows, start again where that is allowed."""
     settling = settling_window(run.sampler.chain_count)
     longest = max((window.transitions for window in run.windows), default=0)
     while (previous := place.before) is not None and (number := place.window - first) < MOST_MORE:
         few = number < FEWEST_MORE
-        if not (previous.late | previous.restarted | (previous.far & few & ~previous.outliers)).any():
+        waited_for = (previous.far & ~previous.outliers) | previous.apart
+        if not (previous.late | previous.restarted | (waited_for & few)).any():
             break
         transitions = max(1, min(round(settling.transitions * GROWTH**number), longest))
         enough = previous.states.transitions_done + transitions > most
@@ -188,6 +192,10 @@ def _report(place: InWarmup, reason: str, agreed: bool | None = None) -> WarmupR
         () if previous is None else tuple(np.flatnonzero(previous.outliers | (previous.moments.count == 0)).tolist())
     )
     late = () if previous is None else tuple(np.flatnonzero(previous.late).tolist())
+    if previous is not None and previous.apart.any():
+        apart = np.flatnonzero(previous.apart).tolist()
+        have = "has a step size of its own" if len(apart) == 1 else "have step sizes of their own"
+        reason += f"; {named_chains(apart)} {have}, because transitions diverged there with that of the others"
     return WarmupReport(
         place.states.transitions_done, reason, agreed, outliers, place.made, place.restarted, late, place.not_numbers
     )
@@ -235,7 +243,8 @@ def _run_window(run: WarmupRun, runner: Runner, place: InWarmup, window: Window,
 def _pooled(
     run: WarmupRun, place: InWarmup, reduced: ReducedWindow, window: Window, waited: bool
 ) -> tuple[Pooled, tuple[str, ...]]:
-    pooled = _with_step_sizes(run, place.states, reduced, window)
+    before = None if place.before is None else place.before.apart
+    pooled = _with_step_sizes(run, place.states, reduced, window, before)
     # outliers that come no nearer are where they want to be, and are not waited for, unless nothing can be there
     coming, low = _coming(place.states, pooled), deep(pooled.moments, pooled.states.log_density)
     pooled = replace(pooled, late=pooled.late & (~pooled.outliers | coming | low), low=pooled.outliers & low & ~coming)
@@ -249,8 +258,14 @@ def _pooled(
     return _restarted(run, place.before, pooled, waited), missing
 
 
-def _with_step_sizes(run: WarmupRun, previous: ChainStates, reduced: ReducedWindow, window: Window) -> Pooled:
-    """The states with pooled step sizes, and the metric that they had."""
+def _with_step_sizes(
+    run: WarmupRun,
+    previous: ChainStates,
+    reduced: ReducedWindow,
+    window: Window,
+    before: NDArray[np.bool_] | None = None,
+) -> Pooled:
+    """The states with pooled step sizes, and the metric that they had. before: which had step sizes of their own."""
     moments = reduced.moments
     nowhere = implausible(moments, reduced.log_density)
     outliers = find_outliers(moments) | nowhere
@@ -262,12 +277,14 @@ def _with_step_sizes(run: WarmupRun, previous: ChainStates, reduced: ReducedWind
         gradient=reduced.gradient,
         transitions_done=previous.transitions_done + window.transitions,
     )
+    apart = none = np.zeros_like(outliers)
     if run.sampler.step_size is None:
         step_size = pooled_step_sizes(reduced.log_step, run.group, counts)
+        apart = need_their_own(reduced.log_step, step_size, reduced.diverged, before)
+        step_size = np.where(apart, np.exp(reduced.log_step.astype(np.float64)), step_size)
         states = replace(states, step_size=step_size)
     below, far = late(moments, reduced.log_density), far_away(moments)
-    none = np.zeros_like(outliers)
-    return Pooled(states, moments, counts, outliers, nowhere, below, low=none, far=far, restarted=none)
+    return Pooled(states, moments, counts, outliers, nowhere, below, low=none, far=far, apart=apart, restarted=none)
 
 
 def _estimated(run: WarmupRun, pooled: Pooled, reduced: ReducedWindow) -> MetricParameters:
@@ -291,20 +308,23 @@ def _with_search(run: WarmupRun, previous: MetricParameters, pooled: Pooled, win
         return pooled
     large = np.abs(log_ratios(previous.scales(), metric.scales())).max() > 2 * np.log(LARGE_CHANGE)
     if large or not window.compared:
-        return replace(pooled, states=run.with_searched_step_size(pooled.states))
+        searched = run.with_searched_step_size(pooled.states)
+        step_size = np.where(pooled.apart, pooled.states.step_size, searched.step_size)
+        return replace(pooled, states=replace(searched, step_size=step_size))
     return pooled
 
 
 def _restarted(run: WarmupRun, previous: Pooled | None, pooled: Pooled, waited: bool) -> Pooled:
     """Where that is allowed, put each outlier near the position of another chain, drawn at random.
 
-    With `restart: auto` those that were implausible before this window too, and have not come half of the way up; once
-    chains have been waited for also those that are too low for any mode, whether they move or not.
+    With `restart: auto` those that were implausible before this window too, and have not come half of the way up, and
+    those that were in a narrow place before it, lower than others; once chains have been waited for also those that are
+    too low for any mode, whether they move or not.
     """
     states, counts = pooled.states, pooled.counts
     restarted = pooled.outliers if run.sampler.warmup.restart else np.zeros_like(pooled.outliers)
     if run.sampler.warmup.restart == "auto":
-        restarted = _nowhere_for_long(previous, pooled) | (pooled.low & waited)
+        restarted = _nowhere_for_long(previous, pooled) | _narrow_for_long(previous, pooled) | (pooled.low & waited)
     if not (restarted.any() and counts.any()):
         return pooled
     rng = np.random.default_rng((run.sampler.seed, states.transitions_done))
@@ -335,6 +355,15 @@ def _nowhere_for_long(previous: Pooled | None, pooled: Pooled) -> NDArray[np.boo
     with np.errstate(invalid="ignore"):
         near: NDArray[np.bool_] = depth < NEAR * previous_depth
     return pooled.implausible & previous.implausible & ~near
+
+
+def _narrow_for_long(previous: Pooled | None, pooled: Pooled) -> NDArray[np.bool_]:
+    """[chains]: which had to take shorter steps than others in the last two windows, at lower log-densities: a place
+    that is both narrower and lower has no weight."""
+    if previous is None:
+        return np.zeros_like(pooled.apart)
+    of_both = (each.apart & late(each.moments, each.states.log_density) for each in (previous, pooled))
+    return np.logical_and(*of_both)
 
 
 def _coming(previous: ChainStates, pooled: Pooled) -> NDArray[np.bool_]:

@@ -15,6 +15,13 @@ from batchnuts.mcmc.statistics.window_moments import Float
 
 Pool = Literal["all", "groups", "none"]
 
+SHORT = 0.25
+"""A chain whose adapted step size is below this share of the pooled one needs a shorter one where it is."""
+
+DIVERGED, SELDOM = 0.2, 0.05
+"""The share of a chain's transitions that diverges where it began a window with a step size that is too long for it;
+and the share that does so at most in half of all chains, where the common step size suits them."""
+
 
 def groups_of(pool: Pool, superchain: NDArray[np.int64]) -> NDArray[np.int64]:
     """[chains]: the number of the group that each chain shares its step size and metric with."""
@@ -37,6 +44,27 @@ def pooled_step_sizes(log_step_means: NDArray[Any], group: NDArray[np.int64], co
         )
     usable = finite & counts if (finite & counts).any() else finite
     return np.exp(_by_group(group, usable, lambda members: np.median(logs[members])))
+
+
+def need_their_own(
+    log_step_means: NDArray[Any], pooled: Float, diverged: Float, before: NDArray[np.bool_] | None
+) -> NDArray[np.bool_]:
+    """[chains]: which keep the step sizes that they adapted, since they cannot leave their place with the pooled ones.
+
+    In the neck of a funnel, or in a narrow mode, all transitions of a chain diverge with a step size that suits the
+    others; with its own it moves, stays if much of the posterior is there, and else comes out and shares theirs again.
+    A chain is one whose transitions diverged in this window, or that had its own step size in it.
+
+    log_step_means, pooled, diverged [chains]: the adapted log step sizes, the step sizes of groups, and the shares of
+    transitions that diverged. before [chains]: which had their own; None: none had.
+    """
+    if np.median(diverged) > SELDOM:
+        return np.zeros(len(pooled), bool)
+    with np.errstate(invalid="ignore", over="ignore"):
+        short = np.exp(log_step_means.astype(np.float64)) < SHORT * pooled
+    blocked = diverged >= DIVERGED
+    mask: NDArray[np.bool_] = short & (blocked if before is None else blocked | before)
+    return mask
 
 
 def pooled_metric(
