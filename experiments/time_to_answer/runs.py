@@ -150,7 +150,7 @@ class Runs:
     def cost(self, output: Path) -> Cost:
         """The cost of a run, as its file or a report beside it says."""
         if not REGISTRY[self.task.sampler].ours:
-            report = json.loads(report_of(output).read_text(encoding="utf-8"))
+            report = json.loads(report_of(output).read_text(encoding="utf-8"), parse_int=float)  # as rows have them
             return Cost(warmup=self.task.options["warmup"], **report)
         import xarray
 

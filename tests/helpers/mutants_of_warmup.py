@@ -60,6 +60,6 @@ def draws_begin_while_chains_are_on_their_way(patch: pytest.MonkeyPatch) -> None
     rewrite(
         patch,
         phase._until_arrived,
-        "(previous.late | previous.restarted | (previous.far & few & ~previous.outliers)).any()",
+        "(previous.late | previous.restarted | (waited_for & few)).any()",
         "previous.restarted.any()",
     )
