@@ -125,7 +125,7 @@ def write_configs(posteriors: Sequence[Posterior], folder: Path) -> None:
         "problems": {name: {key: problem[key] for key in ("label", "config")} for name, problem in problems.items()},
         "run": {
             "goals": [GOAL],
-            "first_starts": [GOAL],
+            "first_starts": [],
             # all variables: the parameters, which are judged, may be others than those with reference draws
             "settings": {"sampler": {"chains": "auto", "draws": 100_000}, "output": {"variables": None}},
         },
@@ -133,7 +133,7 @@ def write_configs(posteriors: Sequence[Posterior], folder: Path) -> None:
             "batchnuts": {"label": "batchnuts", "sampler": "batchnuts"},
             "stanli": {"label": "stanli", "sampler": "stanli", "options": {"chains": 4}},
         },
-        "measurement": {"seed": 0, "repetitions": 1, "limit": 120},
+        "measurement": {"seed": 0, "repetitions": 1, "limit": 90},
         "claims": {
             "faster_on_30_of_46": {
                 "says": "faster than stanli on at least 30 of the 46", "source": "our own target", "figure": "fastest",

@@ -2,7 +2,8 @@
 
 Looked at are the function's code, closure, defaults, and the globals that it names; what is found there, arrays by
 their bytes; and so on through functions, modules, classes and objects of the user's. What is installed is not looked
-into, but for its arrays.
+into, but for its arrays. Of this package's functions and objects (a bridge's, a packaged model's) what they hold is,
+and their code is not: whatever is kept depends on the package's files in any case.
 
 A lasting fingerprint is that of any process with the same code, and stays while functions run: of what these may change
 themselves (lists, dicts, objects, names that they assign) it has the type only.
@@ -130,6 +131,10 @@ class _Reader:
         self._note(key, np.ascontiguousarray(array).tobytes())
 
     def _function(self, function: FunctionType, key: tuple[str, ...]) -> None:
+        if _is_own(function.__module__):
+            self._note(key, function.__module__, function.__qualname__)
+            self._held(function, key, frozenset())
+            return
         users = _is_users(function.__code__.co_filename)
         if self._lasting and not users:  # installed: its version is compared elsewhere
             self._note(key, function.__module__, function.__qualname__)
@@ -140,6 +145,16 @@ class _Reader:
         assigned: frozenset[str] = frozenset()
         if self._lasting:
             assigned = self._assigned_in(function.__globals__) | _assigned(function.__code__)
+        self._held(function, key, assigned)
+        names = {name for code in _with_inner(function.__code__) for name in code.co_names}
+        self._names_in(function.__globals__, names - assigned, key)
+        if not self._lasting:
+            self._attributes(function, key)
+        if (wrapped := getattr(function, "__wrapped__", None)) is not None:
+            self.read(wrapped, key)
+
+    def _held(self, function: FunctionType, key: tuple[str, ...], assigned: Set[str]) -> None:
+        """What is in a function's closure, but for names that code assigns, and its defaults."""
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             if name in assigned:
                 continue
@@ -149,12 +164,6 @@ class _Reader:
                 self._note((*key, name), "empty")
         self.read(function.__defaults__, (*key, "defaults"))
         self.read(function.__kwdefaults__, (*key, "defaults"))
-        names = {name for code in _with_inner(function.__code__) for name in code.co_names}
-        self._names_in(function.__globals__, names - assigned, key)
-        if not self._lasting:
-            self._attributes(function, key)
-        if (wrapped := getattr(function, "__wrapped__", None)) is not None:
-            self.read(wrapped, key)
 
     def _assigned_in(self, namespace: Mapping[str, Any]) -> frozenset[str]:
         """Names that functions in a module's namespace assign; none where that does not matter."""
@@ -186,7 +195,7 @@ class _Reader:
 
     def _class(self, kind: type, key: tuple[str, ...]) -> None:
         self._note(key, kind.__module__, kind.__qualname__)
-        if not _is_of_users(kind):
+        if _is_own(kind.__module__) or not _is_of_users(kind):
             return
         for name, value in sorted(vars(kind).items()):
             if isinstance(value, (staticmethod, classmethod)):
@@ -261,6 +270,13 @@ def _is_frozen(value: Any) -> bool:
     return parameters is not None and parameters.frozen
 
 
+def _is_own(module: str | None) -> bool:
+    """Whether a module is of this package, and not of its compiler and sampler, which are as libraries are."""
+    parts = (module or "").split(".")
+    return parts[0] == _PACKAGE.name and parts[1:2] not in (["autobatch"], ["mcmc"])
+
+
+@functools.lru_cache(1024)
 def _is_users(filename: str | None) -> bool:
     return filename is not None and not str(Path(filename).resolve()).startswith(_LIBRARIES)
 
