@@ -187,6 +187,20 @@ def test_a_chain_whose_transitions_diverge_with_the_step_size_of_the_others_keep
     assert 1e-4 < draws.position[5].std(axis=0).max() < 1e-3
 
 
+def narrow_and_low(x: Any) -> Any:
+    """At 20 there is a narrow peak, 45 nats below the rest: not so low that this alone would tell."""
+    return ops.logaddexp(-0.5 * ops.sum(x * x), -45.0 - 0.5e7 * ops.sum((x - 20.0) ** 2))
+
+
+def test_a_chain_in_a_place_that_is_narrow_and_low_starts_again_where_that_is_allowed() -> None:
+    starts = starts_at({5: 20.0}, "float64")
+    model = Model.from_function(narrow_and_low, dimension=2, dtype="float64", initializer=starts)
+    assert run(model, warmup=60).warmup.restarted == (5,)
+    kept = run(model, warmup={"transitions": 60, "restart": False})
+    assert kept.warmup.restarted == ()
+    assert np.abs(kept.position[5] - 20).max() < 1
+
+
 def two_modes(x: Any) -> Any:
     """The second is 60 nats below the first, and chains move and mix in it."""
     return ops.logaddexp(-0.5 * ops.sum(x * x), -60.0 - 0.5 * ops.sum((x - 100.0) ** 2))

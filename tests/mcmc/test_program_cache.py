@@ -369,6 +369,27 @@ def test_large_arrays_are_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> Non
     assert fingerprint.fingerprint(reads) != before
 
 
+def test_of_this_package_it_is_read_what_functions_hold_and_not_their_code() -> None:
+    """A bridge's function has a user's within it."""
+    array = np.zeros(3)
+
+    def users(x: Any) -> Any:
+        return x + array
+
+    def wrapped(x: Any) -> Any:
+        return users(x)
+
+    def other(x: Any) -> Any:
+        return 2 * users(x)
+
+    for function in (wrapped, other):
+        function.__module__, function.__qualname__ = "batchnuts.bridges.made_up", "of_bridge"
+    before = fingerprint.fingerprint(wrapped)
+    assert fingerprint.fingerprint(other) == before
+    array[1] = 1.0
+    assert fingerprint.fingerprint(wrapped) != before
+
+
 def test_what_refers_to_itself_and_what_there_is_much_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fingerprint, "MOST_OBJECTS", 50)
     ring: list[Any] = []

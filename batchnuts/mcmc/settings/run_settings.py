@@ -71,7 +71,7 @@ class WarmupSettings(Settings):
     restart: bool | Literal["auto"] = Field(
         "auto",
         description="whether a chain that is stuck far from all others restarts where another chain is; auto: one "
-        "that cannot be in a mode of any weight, because it never moves or its log-density is too far below",
+        "that cannot be in a mode of any weight: it never moves, is too far below, or is both narrower and lower",
     )
 
     @model_validator(mode="before")
