@@ -83,34 +83,34 @@ class ExpressionLibrary(NumPyLibrary, TensorLibrary):
     @override
     def differentiated(
         self, function: Function, on_identity: Callable[[str], None] | None = None
-    ) -> Callable[[Array], tuple[Any, Array | None]]:
+    ) -> Callable[..., tuple[Any, Array | None]]:
         @functools.cache
-        def of_type(type_: TensorType) -> Callable[..., tuple[Any, ...]] | None:
-            both = expression_of_gradient(function, type_)
+        def of_types(*types: TensorType) -> Callable[..., tuple[Any, ...]] | None:
+            both = expression_of_gradient(function, *types)
             if both is None or not _depends(both):
                 return None
             compute = as_function(both)
-            if on_identity is not None and (known := recorded(compute, type_)) is not None:
+            if on_identity is not None and (known := recorded(compute, *types)) is not None:
                 on_identity(_identity(*known))
             return compute
 
-        def value_and_gradient(x: Array) -> tuple[Any, Array | None]:
-            if (both := of_type(_type(x))) is None:
-                return self.call(function, x), None
-            value, gradient = both(x)
+        def value_and_gradient(x: Array, *others: Array) -> tuple[Any, Array | None]:
+            if (both := of_types(_type(x), *map(_type, others))) is None:
+                return self.call(function, x, *others), None
+            value, gradient = both(x, *others)
             return value, gradient
 
         return value_and_gradient
 
     @override
-    def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
-        return self.differentiated(function)(x)
+    def value_and_gradient(self, function: Function, x: Array, *others: Array) -> tuple[Any, Array | None]:
+        return self.differentiated(function)(x, *others)
 
     @override
-    def recorded_gradient(self, function: Function, x: Array) -> tuple[Array, Array]:
-        if (both := expression_of_gradient(function, _type(x))) is None:
+    def recorded_gradient(self, function: Function, x: Array, *others: Array) -> tuple[Array, Array]:
+        if (both := expression_of_gradient(function, _type(x), *map(_type, others))) is None:
             raise NotTyped("a function that is not the language's, or has no derivative")
-        value, gradient = as_function(both)(x)
+        value, gradient = as_function(both)(x, *others)
         return value, gradient
 
     # Tracing

@@ -45,7 +45,7 @@ from batchnuts.autobatch.language.arrays import library_of, tensor_library, tens
 from batchnuts.autobatch.language.c_functions import CFunction, registered
 from batchnuts.autobatch.language.libraries.abstract import NotTyped
 from batchnuts.autobatch.language.libraries.library import TensorLibrary, Traced
-from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
+from batchnuts.autobatch.language.pytree import TreeDef, flatten, leaf_names, map_leaves, parts, unflatten
 from batchnuts.autobatch.passes.differentiate import expression_of_gradient, expression_of_library
 from batchnuts.autobatch.passes.record_expressions import NotRecorded, recorded
 from batchnuts.autobatch.runtime.costly_work import costly_work
@@ -73,6 +73,7 @@ __all__ = [
     "TensorLibrary",
     "TensorType",
     "Traced",
+    "TreeDef",
     "as_function",
     "begin_code",
     "depends_on_arguments_alone",
@@ -81,13 +82,16 @@ __all__ = [
     "engine_with",
     "expression_of_gradient",
     "expression_of_library",
+    "flatten",
     "for_jax",
     "has_jax",
     "is_family",
+    "leaf_names",
     "library_of",
     "machine_code",
     "map_leaves",
     "missing",
+    "parts",
     "preferred_backend",
     "prepare_disk_cache",
     "processors",
@@ -95,6 +99,7 @@ __all__ = [
     "registered",
     "tensor_library",
     "tensor_library_of",
+    "unflatten",
     "use_own_threads",
 ]
 

@@ -25,6 +25,7 @@ def dry_run(config: RunConfig, *, force: bool) -> int:
     Raises what the run would raise before it draws: for an output that cannot be written, variables that there are
     not, and values or an earlier run from which chains cannot start.
     """
+    from batchnuts.disk_cache.folder import keeping
     from batchnuts.mcmc.execution.program_cache import check_disk_cache
     from batchnuts.mcmc.model.content import check_content
     from batchnuts.mcmc.model.library_choice import choose_density_library, likely_backend
@@ -36,7 +37,8 @@ def dry_run(config: RunConfig, *, force: bool) -> int:
 
         import_first(config)
     try:
-        model = build_model(config.model)
+        with keeping(config.execution.cache):
+            model = build_model(config.model)
         if own:
             import_for(model, config)
         config = decided(config.from_folder(begun_in), model)

@@ -65,6 +65,7 @@ def prepare(task: Task, view: View, stop: StopSignals) -> Prepared:
     from batchnuts.cli.config import build_model
     from batchnuts.cli.first_imports import import_first, import_for
     from batchnuts.cli.output_path import path_of_new_run, require_space
+    from batchnuts.disk_cache.folder import keeping
     from batchnuts.files.saving import short_bytes
     from batchnuts.process.memory import available_memory
     from batchnuts.progress.views import phase
@@ -76,7 +77,8 @@ def prepare(task: Task, view: View, stop: StopSignals) -> Prepared:
             # through those of libraries, which takes a tenth of a short run.
             gc.freeze()
         begun_in = Path.cwd()
-        model = build_model(task.config.model)
+        with keeping(task.config.execution.cache):
+            model = build_model(task.config.model)
         import_for(model, task.config)
         config = decided(task.config.from_folder(begun_in), model)
         location = task.location

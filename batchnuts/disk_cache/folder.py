@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 from batchnuts.disk_cache.entries import Entries
 
@@ -20,7 +21,9 @@ AUTO = "auto"
 VARIABLE = "BATCHNUTS_CACHE"
 """Environment variable: the folder that `auto` stands for; if it is empty, nothing is kept."""
 
-_current: ContextVar[Entries | None] = ContextVar("batchnuts_kept_programs", default=None)
+_NOT_SET: Any = object()
+
+_current: ContextVar[Entries | None] = ContextVar("batchnuts_kept_programs", default=_NOT_SET)
 _opened: dict[Path, Entries] = {}
 """One object for each folder, so that it counts all that happens in this process."""
 
@@ -60,7 +63,14 @@ def problem_with(setting: str) -> str | None:
 
 def current() -> Entries | None:
     """The entries that the present context uses; None: nothing is read or written."""
-    return _current.get()
+    entries = _current.get()
+    return None if entries is _NOT_SET else entries
+
+
+def for_models() -> Entries | None:
+    """The entries for what is found out when a model is made: outside of any context those of `auto`."""
+    entries = _current.get()
+    return entries_of(AUTO) if entries is _NOT_SET else entries
 
 
 @contextmanager
@@ -68,6 +78,6 @@ def keeping(setting: str | None) -> Iterator[Entries | None]:
     """A context in which compiled programs are kept as the setting says. Threads need a copy of it."""
     token = _current.set(entries_of(setting))
     try:
-        yield _current.get()
+        yield current()
     finally:
         _current.reset(token)

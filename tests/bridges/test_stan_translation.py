@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +18,17 @@ jax = pytest.importorskip("jax", reason="the extra jax is not installed")
 from stan_functions import FAMILIES, OF_DATA, program, program_of_data  # noqa: E402
 from stan_models import DATA, EQUATIONS, LOOPS, SHARDS, SHARDS_DATA, Case, loop_program  # noqa: E402
 
+import batchnuts  # noqa: E402
 from batchnuts import Model  # noqa: E402
-from batchnuts.autobatch.machine import tensor_library  # noqa: E402
+from batchnuts.autobatch.machine import EXPRESSIONS, tensor_library  # noqa: E402
+from batchnuts.bridges.stan import kept  # noqa: E402
 from batchnuts.bridges.stan.data import read_data  # noqa: E402
 from batchnuts.bridges.stan.functions.table import TABLE  # noqa: E402
 from batchnuts.bridges.stan.lanes import NotTranslated  # noqa: E402
 from batchnuts.bridges.stan.library import StanError, StanModel, compile_program  # noqa: E402
 from batchnuts.bridges.stan.mir import MAGIC, NotRead, read_program  # noqa: E402
 from batchnuts.bridges.stan.translate import translated  # noqa: E402
+from batchnuts.disk_cache.folder import for_models, keeping  # noqa: E402
 from batchnuts.mcmc.model.model import ModelError  # noqa: E402
 
 
@@ -136,6 +142,7 @@ def test_a_costly_program_is_timed_on_both(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_another_density_than_stans_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHNUTS_CACHE", "")  # or what a right table gave may be found
     wrong = dataclasses.replace(TABLE["normal_lpdf"], call=lambda m, y, mu, sigma: -m.np.sum(m.np.abs(y)))
     monkeypatch.setitem(TABLE, "normal_lpdf", wrong)
     source = "parameters { real x; } model { x ~ normal(0, 1); }"
@@ -148,9 +155,66 @@ def test_another_density_than_stans_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_error_within_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHNUTS_CACHE", "")
     monkeypatch.setitem(TABLE, "normal_lpdf", dataclasses.replace(TABLE["normal_lpdf"], call=lambda m: None))
     with pytest.raises(ModelError, match="an error of batchnuts, TypeError"):
         Model.from_stan("parameters { real x; } model { x ~ normal(0, 1); }", engine="jax")
+
+
+KEPT = """
+data { int n; vector[n] y; }
+parameters { real mu; real<lower=0> sigma; vector[3] z; }
+model { mu ~ normal(0, 5); sigma ~ lognormal(0, 1); z ~ student_t(4, 0, 1); y ~ normal(mu + z[1], sigma); }
+"""
+SECOND = """
+import sys
+import numpy as np
+import batchnuts
+model = batchnuts.Model.from_stan(sys.argv[1], data={"n": 4, "y": [1.0, 2.0, 0.5, 3.0]}, engine="jax")
+result = batchnuts.sample_chains(model, chains=4, draws=20, warmup=20)
+assert "jax" not in sys.modules and "tensorflow" not in sys.modules, "machine code alone"
+print(repr(model.computed_by), result.posterior["mu"].values.sum())
+"""
+
+
+def test_a_second_start_takes_what_the_first_recorded_without_jax(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCHNUTS_CACHE", str(tmp_path))
+    data = {"n": 4, "y": [1.0, 2.0, 0.5, 3.0]}
+    first = Model.from_stan(KEPT, data=data, engine="jax")
+    assert first.computed_by == "machine code, translated from Stan"
+    rng = np.random.default_rng(0)
+    library, alone = tensor_library("jax"), EXPRESSIONS.differentiated(first.flat_log_density)
+    in_jax = library.differentiated(first.flat_log_density)
+    for position in rng.normal(size=(5, first.dimension)):
+        values = [np.asarray(part) for part in alone(position)]
+        for ours, theirs in zip(values, in_jax(library.tensor(position)), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-10)
+    again = pickle.loads(pickle.dumps(first.log_density))
+    assert again.gradient == first.log_density.gradient
+    draws = batchnuts.sample_chains(first, chains=4, draws=20, warmup=20).posterior["mu"].values.sum()
+    second = subprocess.run([sys.executable, "-c", SECOND, KEPT], capture_output=True, text=True, check=True)
+    assert second.stdout == f"'machine code, translated from Stan' {draws}\n"
+
+
+def test_entries_that_are_none_are_dropped_and_no_cache_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCHNUTS_CACHE", str(tmp_path))
+    key = kept.key_of("a program")
+    kept.keep(key, kept.Kept(False, "a reason"))
+    assert kept.read(key) == kept.Kept(False, "a reason")
+    entries = for_models()
+    assert entries is not None
+    assert key is not None
+    entries.put(key, b"no pickle")
+    assert kept.read(key) is None
+    assert entries.get(key) is None
+    with keeping(None):
+        kept.keep(key, kept.Kept(False, "a reason"))
+        assert kept.read(key) is None
+    assert entries.get(key) is None
 
 
 @pytest.mark.parametrize("text", ["", "(program)", MAGIC, MAGIC + "AAAA", MAGIC + "!", MAGIC + "BQAAAAEAAAB"])

@@ -203,6 +203,10 @@ def _call_c(em: Emitter, node: Node, arguments: list[Any]) -> list[Array]:
     return [em.loaded(_dtype(type_), type_.shape, pointer) for type_, pointer in zip(node.types, results)]
 
 
+def _with_gradient(em: Emitter, node: Node, arguments: list[Any]) -> list[Array]:
+    return [arguments[0]]
+
+
 def _plus(em: Emitter, index: Element, number_: int) -> Element:
     if isinstance(index, ir.Constant):
         return em.size(index.constant + number_)
@@ -472,6 +476,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("any", "all", "sum", "mean", "min", "max"), _reduction),
     "cumsum": _cumsum,
     "call_c": _call_c,
+    "with_gradient": _with_gradient,
     "matmul": _matmul,
 }
 """The other functions; `emit_node` gives the results."""

@@ -42,16 +42,15 @@ Rule = Callable[..., Sequence[Array | None]]
 
 @functools.lru_cache(4)
 def value_and_gradient(expression: Expression) -> Expression | None:
-    """An expression of one array whose result is a float scalar, with its gradient as a second result.
+    """An expression whose result is a float scalar, with its gradient with respect to the first input as a second one.
 
     None where a function on the way has no rule. A run asks for that of its density five times, which is recorded again
     each time.
     """
     recording = Recording()
-    (type_,) = expression.inputs
-    values: list[Array] = [recording.input(type_.dtype, type_.shape)]
+    values: list[Array] = [recording.input(type_.dtype, type_.shape) for type_ in expression.inputs]
     active = {0}
-    """Values that depend on the input, and have derivatives."""
+    """Values that depend on the first input, and have derivatives."""
     steps: list[tuple[Node, list[Array], int]] = []
     try:
         with np.errstate(all="ignore"):
@@ -72,11 +71,11 @@ def value_and_gradient(expression: Expression) -> Expression | None:
 
 
 def expression_of_gradient(
-    function: Callable[[Any], Any], type_: TensorType, refused: Refused | None = None
+    function: Callable[..., Any], type_: TensorType, *others: TensorType, refused: Refused | None = None
 ) -> Expression | None:
-    """The value of a function of an array of that type, a scalar of its dtype, and the gradient; None where it calls
-    functions other than the language's, or one that has no rule."""
-    known = recorded(function, type_, refused=refused)
+    """The value of a function of arrays of these types, a scalar of the first one's dtype, and the gradient with
+    respect to that; None where it calls functions other than the language's, or one that has no rule."""
+    known = recorded(function, type_, *others, refused=refused)
     if known is None:
         return None
     expression, tree = known
@@ -86,10 +85,14 @@ def expression_of_gradient(
 
 
 def expression_of_library(
-    library: TensorLibrary, function: Callable[[Any], Any], type_: TensorType, refused: Refused | None = None
+    library: TensorLibrary,
+    function: Callable[..., Any],
+    type_: TensorType,
+    *others: TensorType,
+    refused: Refused | None = None,
 ) -> Expression | None:
     """The same of a function written in a library, which differentiates it; None where that records nothing."""
-    known = recorded(functools.partial(library.recorded_gradient, function), type_, refused=refused)
+    known = recorded(functools.partial(library.recorded_gradient, function), type_, *others, refused=refused)
     if known is None:
         return None
     expression, _ = known
@@ -186,6 +189,8 @@ def _value(argument: Argument, values: Sequence[Array]) -> Any:
 
 
 def _results(node: Node, arguments: list[Any]) -> list[Array]:
+    if node.function == "with_gradient":  # the value as it stands: its own derivative was asked for
+        return [arguments[0]]
     result = getattr(F, node.function)(*arguments)
     return list(result) if len(node.types) > 1 or node.function in SEVERAL else [result]
 
@@ -357,6 +362,11 @@ def _call_c(given: Sequence[Array | None], results: Sequence[Array], arrays: Any
     return ((F.multiply(F.full_like(gradient, adjoint), gradient),),)
 
 
+def _with_gradient(g: Array, out: Array, value: Array, x: Array, gradient: Array) -> Sequence[Any]:
+    is_one = isinstance(g, np.ndarray) and g == 1
+    return (None, gradient if is_one else F.multiply(F.full_like(gradient, g), gradient), None)
+
+
 def _item(g: Array, out: Array, x: Array, parts: tuple[Any, ...]) -> Sequence[Any]:
     shape = _shape(x)
     if len(shape) == len(parts) == 1 and isinstance(parts[0], slice):
@@ -429,6 +439,7 @@ RULES: Mapping[str, Rule] = {
     "split_last_axis": lambda g, out, x, shape: (F.reshape(g, _shape(x)),),
     "parts_of_last_axis": _parts_of_last_axis,
     "call_c": _call_c,
+    "with_gradient": _with_gradient,
     "concatenate": _concatenate,
     "stack": _stack,
     "item": _item,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +12,9 @@ from typing import Any, Literal
 import numpy as np
 
 from batchnuts.autobatch.machine import missing, tensor_library
-from batchnuts.bridges.stan.library import StanError, StanModel
+from batchnuts.bridges.stan.kept import Kept, keep, key_of, read
+from batchnuts.bridges.stan.library import StanError, StanModel, build_id
+from batchnuts.bridges.stan.translation import Translation
 from batchnuts.mcmc.model.model import ModelError
 
 Engine = Literal["auto", "c", "jax"]
@@ -35,59 +38,78 @@ and another density by more."""
 class Choice:
     """The density to take."""
 
-    translation: Callable[[Any], Any] | None
+    translation: Translation | None
     """A function of JAX; None: the C function."""
     note: str
     """Why, for the run's summary."""
 
 
-def choose(title: str, stan: StanModel, source: str, mir: str, data: Mapping[str, Any], engine: Engine) -> Choice:
-    """Raises ModelError where `engine: jax` is asked for what cannot be translated."""
+def choose(
+    title: str, stan: StanModel, source: str, mir: str, data: Mapping[str, Any], engine: Engine, double: bool = True
+) -> Choice:
+    """How the density is computed; a choice that depends on times is kept on disk (kept.py).
+
+    double: whether positions are of float64. Raises ModelError where `engine: jax` is asked for what cannot be
+    translated.
+    """
     if engine == "c":
         return Choice(None, "")
+    translation = Translation(mir, data, stan.dimension)
     if engine == "jax":
         if (needed := missing("jax")) is not None:
             raise ModelError(f"Model {title!r}: engine jax needs {needed}.")
-        translation, why = _translated(source, mir, data, stan.dimension)
-        if translation is None or (why := _timed(translation, stan)[1]):
-            raise ModelError(f"Model {title!r} cannot be translated to JAX, because of {why}. Use engine c.")
-        return Choice(translation, "translated from Stan")
+        key = key_of(build_id(), source, mir, json.dumps(data), engine) if double else None
+        if (kept := read(key)) is None:
+            why = _untranslatable(translation, source) or _timed(translation.in_jax(), stan)[1]
+            if why:
+                raise ModelError(f"Model {title!r} cannot be translated to JAX, because of {why}. Use engine c.")
+            kept = Kept(True, "translated from Stan", translation.recorded() if double else None)
+            keep(key, kept)
+        return Choice(translation.use(kept.gradient), kept.note)
     seconds = _seconds_of_c(stan)
     if seconds is None or seconds <= CHEAP:
         return Choice(None, "")
     if missing("jax") is not None:
         return Choice(None, f"{_short(seconds)} each; JAX is not installed")
-    translation, why = _translated(source, mir, data, stan.dimension)
-    if translation is None:
-        return Choice(None, f"{_short(seconds)} each; not JAX, because of {why}")
-    by_jax, why = _timed(translation, stan)
+    key = key_of(build_id(), source, mir, json.dumps(data), engine)
+    if (kept := read(key)) is None:
+        kept = _compared(translation, stan, source, seconds)
+        keep(key, kept)
+    return Choice(translation.use(kept.gradient), kept.note) if kept.translated else Choice(None, kept.note)
+
+
+def _compared(translation: Translation, stan: StanModel, source: str, seconds: float) -> Kept:
+    """Which of the two is faster, if the translation is Stan's density. seconds: of a gradient by the C function."""
+    if why := _untranslatable(translation, source):
+        return Kept(False, f"{_short(seconds)} each; not JAX, because of {why}")
+    by_jax, why = _timed(translation.in_jax(), stan)
     if why:
-        return Choice(None, f"{_short(seconds)} each; not JAX, because of {why}")
+        return Kept(False, f"{_short(seconds)} each; not JAX, because of {why}")
     compared = f"{_short(by_jax)} each with {WIDTH} chains on one core, Stan's C function {_short(seconds)}"
-    return Choice(translation, f"translated from Stan: {compared}") if by_jax < seconds else Choice(None, compared)
+    if by_jax >= seconds:
+        return Kept(False, compared)
+    return Kept(True, f"translated from Stan: {compared}", translation.recorded())
 
 
 def _short(seconds: float) -> str:
     return f"{1e6 * seconds:.3g} us" if seconds < 1e-3 else f"{1e3 * seconds:.3g} ms"
 
 
-def _translated(
-    source: str, mir: str, data: Mapping[str, Any], dimension: int
-) -> tuple[Callable[[Any], Any] | None, str]:
-    """The density in JAX, or what stands in the way."""
+def _untranslatable(translation: Translation, source: str) -> str:
+    """What stands in the way of a density in JAX; empty where nothing does."""
     from batchnuts.bridges.stan.lanes import NotTranslated, NotVectorized
-    from batchnuts.bridges.stan.mir import NotRead, read_program
-    from batchnuts.bridges.stan.translate import translated
+    from batchnuts.bridges.stan.mir import NotRead
 
     try:
-        return translated(read_program(mir), data, dimension), ""
+        translation.in_jax()
     except NotTranslated as error:
         named = re.search(r"the function (\w+)$", str(error))
-        return None, f"{error}{'' if named is None else line_of(source, named[1])}"
+        return f"{error}{'' if named is None else line_of(source, named[1])}"
     except (NotRead, NotVectorized) as error:
-        return None, f"a program that is not read ({error})"
+        return f"a program that is not read ({error})"
     except Exception as error:  # of a part of the language that nobody has tried
-        return None, f"an error of batchnuts, {type(error).__name__}: {error}; please report it"
+        return f"an error of batchnuts, {type(error).__name__}: {error}; please report it"
+    return ""
 
 
 def line_of(source: str, name: str) -> str:

@@ -76,17 +76,21 @@ def from_stan(
     if not stan.dimension:
         raise ModelError(f"Model {title!r} has no parameters, so there is nothing to sample.")
     with without_prints():
-        choice = choose(title, stan, source, mir, values, engine)
+        choice = choose(title, stan, source, mir, values, engine, dtype in (None, "float64"))
     layout = _layout(title, stan, log_likelihood, predictive)
     observed, constant = _data(values, layout.roles.get("predictive", []))
-    by_c = f"Stan's C function, in float64{', ' if choice.note else ''}{choice.note}"
+    translation, computed_by = choice.translation, choice.note
+    if translation is None:
+        computed_by = f"Stan's C function, in float64{', ' if choice.note else ''}{choice.note}"
+    elif translation.gradient is not None:
+        computed_by = f"machine code, {choice.note}"
     return Model(
         name=title,
-        log_density=LogDensity(compiled) if choice.translation is None else choice.translation,
+        log_density=LogDensity(compiled) if translation is None else translation,
         dimension=stan.dimension,
         dtype=dtype or "float64",
-        library=None if choice.translation is None else "jax",
-        computed_by=by_c if choice.translation is None else choice.note,
+        library="jax" if translation is not None and translation.gradient is None else None,
+        computed_by=computed_by,
         reports_variables=False,
         of_draw=OfDraw(Columns(compiled, layout), frozenset(layout.roles)),
         parameters=_parameters(compiled),

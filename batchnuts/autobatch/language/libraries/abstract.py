@@ -297,6 +297,12 @@ class Types:
         function.refuse_others([(_dtype(x).name, _shape(x)) for x in arrays])
         return [_typed(np.dtype(dtype), shape, *arrays) for dtype, shape in function.outputs]
 
+    def with_gradient(self, value: Array, x: Array, gradient: Array) -> Typed:
+        """The type of the value."""
+        if _shape(value) or (_dtype(x), _shape(x)) != (_dtype(gradient), _shape(gradient)):
+            raise NotTyped("a gradient of another shape or dtype")
+        return _typed(_dtype(value), (), value, x, gradient)
+
     def kernel(self, function: Function) -> Function:
         """The function itself."""
         return function

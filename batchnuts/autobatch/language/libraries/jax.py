@@ -27,7 +27,7 @@ from batchnuts.autobatch.language.libraries.jax_c_functions import call_c
 from batchnuts.autobatch.language.libraries.jax_flags import compile_small_loops_whole, enable_x64
 from batchnuts.autobatch.language.libraries.jax_identity import identity_of, identity_of_jaxpr
 from batchnuts.autobatch.language.libraries.jax_indices import refuse_indices_outside
-from batchnuts.autobatch.language.libraries.jax_primitives import expm1, once, without_reverse
+from batchnuts.autobatch.language.libraries.jax_primitives import expm1, once, with_gradient, without_reverse
 from batchnuts.autobatch.language.libraries.jax_programs import Jitted
 from batchnuts.autobatch.language.libraries.library import Array, Function, Traced
 from batchnuts.autobatch.language.libraries.tensors import Formulas
@@ -335,6 +335,7 @@ class JaxLibrary(Formulas):
         return jnp.moveaxis(jnp.zeros((extent, *rows.shape[1:]), x.dtype).at[index].add(rows), 0, axis)
 
     call_c = staticmethod(call_c)
+    with_gradient = staticmethod(with_gradient)
 
     # Programs
 
@@ -388,22 +389,23 @@ class JaxLibrary(Formulas):
         return lambda *arrays: tuple(map(barred, function(*arrays)))
 
     @override
-    def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
+    def value_and_gradient(self, function: Function, x: Array, *others: Array) -> tuple[Any, Array | None]:
         """The value and gradient by reverse mode, with dtypes as in `call`."""
-        value, pull_back = jax.vjp(_as_users(function, x), x)
+        users = _as_users(function, x)
+        value, pull_back = jax.vjp(lambda x: users(x, *others), x)
         if value.shape or value.dtype.kind != "f":
             return value, None
         return value, pull_back(lax.full_like(value, 1))[0]
 
     @override
-    def recorded_gradient(self, function: Function, x: Array) -> tuple[Array, Array]:
+    def recorded_gradient(self, function: Function, x: Array, *others: Array) -> tuple[Array, Array]:
         from batchnuts.autobatch.language.libraries.jax_recording import record
 
-        given = jax.ShapeDtypeStruct(x.static_shape, x.static_dtype)
-        closed = jax.make_jaxpr(functools.partial(self.value_and_gradient, function))(given)
+        given = [jax.ShapeDtypeStruct(array.static_shape, array.static_dtype) for array in (x, *others)]
+        closed = jax.make_jaxpr(functools.partial(self.value_and_gradient, function))(*given)
         if len(closed.jaxpr.outvars) != 2:
             raise NotTyped("a gradient that is known to be none")
-        value, gradient = record(closed, x)
+        value, gradient = record(closed, x, *others)
         return value, gradient
 
     @override
@@ -445,27 +447,30 @@ class JaxLibrary(Formulas):
     @override
     def differentiated(
         self, function: Function, on_identity: Callable[[str], None] | None = None
-    ) -> Callable[[Array], tuple[Any, Array | None]]:
+    ) -> Callable[..., tuple[Any, Array | None]]:
         """`value_and_gradient`, jitted; a function that cannot be traced or gives no array runs as it stands."""
         jitted = self.compiled(functools.partial(self.value_and_gradient, function), on_identity)
         sound: set[Any] = set()
         """Shapes and dtypes for which the value is a scalar that depends on x."""
 
-        def both(x: Array) -> tuple[Any, Array | None]:
+        def both(x: Array, *others: Array) -> tuple[Any, Array | None]:
+            def of_x(x: Array) -> Any:
+                return _as_users(function, x)(x, *others)
+
             if (x.shape, x.dtype) not in sound:
                 try:
-                    depends = _depends(_as_users(function, x), x)
+                    depends = _depends(of_x, x)
                 except (jax.errors.ConcretizationTypeError, TypeError):  # as it stands, the error is the user's own
                     depends = True
-                    value = _as_users(function, x)(x)
+                    value = of_x(x)
                     if isinstance(value, np.ndarray | np.generic | float | int):  # JAX's array was made NumPy's
                         raise
                     if not isinstance(value, jax.Array):
                         return value, None
                 if not depends:
-                    return _as_users(function, x)(x), None
+                    return of_x(x), None
                 sound.add((x.shape, x.dtype))
-            value, gradient = jitted(x)
+            value, gradient = jitted(x, *others)
             return value, gradient
 
         return with_64_bits(both)

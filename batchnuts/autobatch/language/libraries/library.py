@@ -196,6 +196,10 @@ class Library(Protocol):
     def call_c(self, arrays: tuple[Array, ...], key: str) -> list[Array]:
         """The results of the function of C that has that key (c_functions.py)."""
 
+    def with_gradient(self, value: Array, x: Array, gradient: Array) -> Array:
+        """The scalar `value`, whose derivative with respect to `x` is said to be `gradient`, an array like x, whatever
+        it was computed of."""
+
     # Programs
 
     def kernel(self, function: Function) -> Function:
@@ -249,20 +253,20 @@ class TensorLibrary(Library, Protocol):
 
     def differentiated(
         self, function: Function, on_identity: Callable[[str], None] | None = None
-    ) -> Callable[[Array], tuple[Any, Array | None]]:
+    ) -> Callable[..., tuple[Any, Array | None]]:
         """`value_and_gradient` of a function in the same way; for arrays whose values are known.
 
         on_identity: called with the `identity_of` of both, where a call finds it out by the way. Raises IndexError as
         `result_shapes`.
         """
 
-    def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
-        """The value of a function of one float array, and its gradient, which has the shape of x.
+    def value_and_gradient(self, function: Function, x: Array, *others: Array) -> tuple[Any, Array | None]:
+        """The value of a function of a float array, and of others, and its gradient, which has the shape of x.
 
         The gradient is None where the value is no float scalar, or is known not to depend on x.
         """
 
-    def recorded_gradient(self, function: Function, x: Array) -> tuple[Array, Array]:
+    def recorded_gradient(self, function: Function, x: Array, *others: Array) -> tuple[Array, Array]:
         """`value_and_gradient` of a function of this library, written down by the recording of x (recording.py).
 
         Raises NotTyped where what it computes cannot be written down, and whatever the function raises.

@@ -206,6 +206,10 @@ class NumPyLibrary(Library):
         return c_function(key).evaluate(arrays)
 
     @override
+    def with_gradient(self, value: Array, x: Array, gradient: Array) -> Array:
+        return value
+
+    @override
     def kernel(self, function: Function) -> Function:
         """The function itself: NumPy runs it as it stands."""
         return function

@@ -244,6 +244,14 @@ class TensorFlowLibrary(Formulas):
     def call_c(self, arrays: tuple[Array, ...], key: str) -> list[Array]:
         raise TypeError("TensorFlow cannot call a function of C; machine code, JAX and NumPy can")
 
+    @override
+    def with_gradient(self, value: Array, x: Array, gradient: Array) -> Array:
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def known(x: Array) -> Any:
+            return tf.stop_gradient(value), lambda adjoint: adjoint * gradient
+
+        return known(x)
+
     # Programs
 
     @override
@@ -296,22 +304,22 @@ class TensorFlowLibrary(Formulas):
     @override
     def differentiated(
         self, function: Function, on_identity: Callable[[str], None] | None = None
-    ) -> Callable[[Array], tuple[Any, Array | None]]:
+    ) -> Callable[..., tuple[Any, Array | None]]:
         """`value_and_gradient`, run eagerly."""
         return functools.partial(self.value_and_gradient, function)
 
     @override
-    def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
+    def value_and_gradient(self, function: Function, x: Array, *others: Array) -> tuple[Any, Array | None]:
         with tf.GradientTape() as tape:
             tape.watch(x)
-            value = function(x)
+            value = function(x, *others)
         if not tf.is_tensor(value) or value.shape.rank != 0:
             return value, None
         gradient = tape.gradient(value, x)
         return value, None if gradient is None else tf.convert_to_tensor(gradient)
 
     @override
-    def recorded_gradient(self, function: Function, x: Array) -> tuple[Array, Array]:
+    def recorded_gradient(self, function: Function, x: Array, *others: Array) -> tuple[Array, Array]:
         raise NotTyped("TensorFlow's functions")
 
     @override
