@@ -1,9 +1,10 @@
 """batchnuts: recursive NUTS, written for one chain and compiled to run for thousands of them.
 
-Public names: `autobatch` (the compiler of single-lane Python functions), `densities` (of distributions),
-`Model`, what its variables are declared with (`real`, `positive`, `simplex`, ...), `sample_chains`, `check`,
-`open_run`, `to_stan_csv`, `keep_programs`, `use_own_threads`, `BatchnutsError`, `__version__`.
-They are loaded on first use, so that `import batchnuts` (and the command line's `--help`) does not import TensorFlow.
+Public names: `autobatch` (the compiler of single-lane Python functions), `densities` (of distributions), `Model`, what
+its variables are declared with (`real`, `positive`, `simplex`, ...), `sample_chains`, `check`, `sample_many`,
+`open_many`, `sbc`, `cross_validate`, `reloo`, `sensitivity`, `open_run`, `to_stan_csv`, `keep_programs`,
+`use_own_threads`, `BatchnutsError`, `__version__`. They are loaded on first use, so that `import batchnuts` (and the
+command line's `--help`) does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -26,16 +27,22 @@ __all__ = [
     "check",
     "correlation_cholesky",
     "covariance_cholesky",
+    "cross_validate",
     "densities",
     "interval",
     "keep_programs",
     "lower",
+    "open_many",
     "open_run",
     "ordered",
     "positive",
     "positive_ordered",
     "real",
+    "reloo",
     "sample_chains",
+    "sample_many",
+    "sbc",
+    "sensitivity",
     "simplex",
     "to_stan_csv",
     "unit_interval",
@@ -46,9 +53,14 @@ __all__ = [
 
 if TYPE_CHECKING:
     from batchnuts import autobatch, densities
+    from batchnuts.api.calibrating import sbc
+    from batchnuts.api.cross_validating import cross_validate, reloo
     from batchnuts.api.sampling import sample_chains
+    from batchnuts.api.sampling_many import sample_many
+    from batchnuts.api.sensitivity_of import sensitivity
     from batchnuts.autobatch import BatchnutsError
     from batchnuts.autobatch.machine import use_own_threads
+    from batchnuts.many.result import open_many
     from batchnuts.mcmc.diagnostics.verdict import check
     from batchnuts.mcmc.execution.program_cache import keep_programs
     from batchnuts.mcmc.model.model import Model
@@ -73,6 +85,12 @@ if TYPE_CHECKING:
 _MODULES = {
     "BatchnutsError": "autobatch",
     "sample_chains": "api.sampling",
+    "sample_many": "api.sampling_many",
+    "sbc": "api.calibrating",
+    "cross_validate": "api.cross_validating",
+    "reloo": "api.cross_validating",
+    "sensitivity": "api.sensitivity_of",
+    "open_many": "many.result",
     "check": "mcmc.diagnostics.verdict",
     "open_run": "mcmc.output.opened_run",
     "to_stan_csv": "mcmc.output.stan_csv",

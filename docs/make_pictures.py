@@ -106,7 +106,7 @@ def draw_shared_gradients(path: Path, chains: int = 24, transitions: int = 12) -
     scales = np.geomspace(0.1, 1.0, dimension).astype("float32")
 
     @autobatch.primitive(batched=True, costly=True)
-    def value_and_gradient(position):
+    def value_and_gradient(position, data=()):
         scaled = position / scales
         return -0.5 * ops.sum(scaled * scaled, axis=-1), -scaled / scales
 

@@ -50,6 +50,7 @@ IN_BATCHNUTS = (
     ("cluster", "progress"),
     ("models",),
     ("user_models",),
+    ("many",),
     ("bridges", "report"),
     ("api",),
     ("cli",),

@@ -20,6 +20,7 @@ from batchnuts.bridges.registry import BRIDGES, Bridge
 from batchnuts.disk_cache.folder import AUTO
 from batchnuts.files.saving import Write
 from batchnuts.files.url import LONGEST_OUTPUT_NAME, is_url, long_name, url_problem
+from batchnuts.many.settings import ManySettings
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.output.formats import IN_ONE_FILE, OUTPUT_FORMATS, STREAMED, OutputFormat
@@ -226,6 +227,9 @@ _SECTIONS: dict[str, type[Settings]] = {
     "execution": ExecutionSettings,
     "output": OutputSettings,
 }
+_OPTIONAL: dict[str, type[Settings]] = {"many": ManySettings}
+"""Sections that a config need not have."""
+
 _MAIN_KEYS = {"sampler.warmup": "transitions", "sampler.init": "method"}
 """Groups that may be written as one value, with the key that it stands for."""
 
@@ -245,6 +249,8 @@ class RunConfig:
     sampler: SamplerSettings
     execution: ExecutionSettings
     output: OutputSettings
+    many: ManySettings | None = None
+    """Many fits in place of one run; None: one run."""
     stem: str = "run"
     """The name of the config's file without its ending."""
     file: Path | None = field(default=None, compare=False)
@@ -296,7 +302,7 @@ class RunConfig:
 
     def resolved(self) -> dict[str, Any]:
         """Plain data that gives the same run when read as a config."""
-        sections = ("model", *_SECTIONS)
+        sections = ("model", *_SECTIONS, *(["many"] if self.many is not None else []))
         return {name: dump_settings(getattr(self, name)) for name in sections}
 
     def to_yaml(self) -> str:
@@ -317,7 +323,7 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
     """
     file = find_config(name)
     origin = Origin(file)
-    content = read_yaml(file, origin, ("model", *_SECTIONS))
+    content = read_yaml(file, origin, ("model", *_SECTIONS, *_OPTIONAL))
     for override in overrides:
         apply_override(content, override, origin, _MAIN_KEYS)
     return _check(content, origin)
@@ -359,7 +365,7 @@ def _move_expert_settings(execution: dict[str, Any]) -> None:
 
 def _check(content: dict[str, Any], origin: Origin) -> RunConfig:
     problems: list[str] = []
-    sections = ["model", *_SECTIONS]
+    sections = ["model", *_SECTIONS, *_OPTIONAL]
     for key in content:
         if key not in sections:
             hint = f"; did you mean {_ELSEWHERE[key]!r}?" if key in _ELSEWHERE else nearest(key, sections)
@@ -367,6 +373,9 @@ def _check(content: dict[str, Any], origin: Origin) -> RunConfig:
     parts: dict[str, Any] = {"model": _check_model(content.get("model"), origin, problems)}
     for name, schema in _SECTIONS.items():
         parts[name] = check_section(name, content.get(name), schema, origin, problems, _ELSEWHERE)
+    for name, schema in _OPTIONAL.items():
+        if content.get(name) is not None:
+            parts[name] = check_section(name, content[name], schema, origin, problems, _ELSEWHERE)
     if not problems and not parts["output"].draws and parts["sampler"].until is not None:
         problems.append(
             f"{origin('output.draws')}output.draws: found false with sampler.until, which looks at all draws; expected "
@@ -386,7 +395,8 @@ def _check(content: dict[str, Any], origin: Origin) -> RunConfig:
             problems.append(f"{origin('sampler.draws')}{too_large}")
     if problems:
         raise ConfigError("\n".join(problems))
-    return RunConfig(**parts, stem=origin.file.stem, file=origin.file).decided()
+    config = RunConfig(**parts, stem=origin.file.stem, file=origin.file)
+    return config if config.many is not None else config.decided()
 
 
 def _check_model(content: Any, origin: Origin, problems: list[str]) -> Settings | None:
@@ -458,7 +468,7 @@ def describe_keys() -> str:
         groups.append((f"model (name: {model})", packaged.options))
     groups.append(("model (your own)", TargetOptions))
     groups += [(f"model ({key})", bridge.options) for key, bridge in BRIDGES.items()]
-    groups += list(_SECTIONS.items())
+    groups += [*_SECTIONS.items(), *_OPTIONAL.items()]
     lines: list[str] = []
     for title, schema in groups:
         lines += ["", f"{title}:", *_describe(title.split()[0], schema)]

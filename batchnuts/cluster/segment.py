@@ -25,6 +25,7 @@ from batchnuts.mcmc.execution.window_reduction import reduce_window
 from batchnuts.mcmc.kernel.chain_program import Record, counted
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
 from batchnuts.mcmc.model.check_model import UnboundedDensityError, density_failure
+from batchnuts.mcmc.model.data_argument import leaves_of
 from batchnuts.mcmc.model.model import ModelError
 from batchnuts.mcmc.run.chain_execution import search
 from batchnuts.mcmc.storage.contract import Storage
@@ -53,7 +54,8 @@ def searched(
 
     def work(session: Session) -> tuple[NDArray[Any], ...]:
         with session.using(metric, identity):
-            return search(session.programs, session.plan.execution, arguments, session.width)
+            leaves = leaves_of(session.model.data)
+            return search(session.programs, session.plan.execution, arguments, session.width, leaves)
 
     return _in_session(run, work, "the search for a first step size")
 

@@ -209,8 +209,12 @@ class TargetOptions(Settings):
         return {name: options.model_dump(exclude_defaults=True) for name, options in variables.items()}
 
 
-def build_target(options: TargetOptions) -> Model:
-    """Make the model; raises ConfigError where a function cannot be imported."""
+def build_target(options: TargetOptions, columns: Columns | None = None) -> Model:
+    """Make the model; raises ConfigError where a function cannot be imported.
+
+    columns: in place of the file's, those of one data set, which are then an argument of the model (`Model.data`).
+    """
+    as_argument = columns is not None
     density = imported("target", options.target)
     module = options.target.partition(":")[0]
     references = {key: getattr(options, key) for key in FUNCTIONS if getattr(options, key) is not None}
@@ -218,10 +222,13 @@ def build_target(options: TargetOptions) -> Model:
     groups: dict[str, Any] = {}
     labels: dict[str, list[str]] = {}
     if options.data is not None:
-        columns = options.data.read(options.dtype)
+        columns = columns or options.data.read(options.dtype)
         labels, groups = columns.labels, data_groups(options.data, columns)
-        density = _with_data("target", density, columns)
-        functions = {key: f if key == "initializer" else _with_data(key, f, columns) for key, f in functions.items()}
+        if as_argument:
+            groups = {"data": columns.arrays, "observed_data": list(groups.get("observed_data", ()))}
+        bind = _taking_data if as_argument else _with_data
+        density = bind("target", density, columns)
+        functions = {key: f if key == "initializer" else bind(key, f, columns) for key, f in functions.items()}
     variables = None
     if options.variables is not None:
         variables = {name: entry.parameter(name, labels) for name, entry in options.variables.items()}
@@ -256,6 +263,23 @@ def build_target(options: TargetOptions) -> Model:
 
 def _with_data(key: str, function: Callable[..., Any], columns: Columns) -> Callable[..., Any]:
     """The function with its argument `data`; raises ConfigError where it has none."""
+    _require_data(key, function)
+    return functools.partial(function, data=columns.arrays)
+
+
+def _taking_data(key: str, function: Callable[..., Any], columns: Columns) -> Callable[..., Any]:
+    """The function with its argument `data` as the last one; raises ConfigError where it has none."""
+    _require_data(key, function)
+
+    @functools.wraps(function)
+    def of_data(*arguments: Any) -> Any:
+        *own, data = arguments
+        return function(*own, data=data)
+
+    return of_data
+
+
+def _require_data(key: str, function: Callable[..., Any]) -> None:
     try:
         takes = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):  # of some builtins
@@ -265,7 +289,6 @@ def _with_data(key: str, function: Callable[..., Any], columns: Columns) -> Call
             f"model.{key}: {function.__name__} takes ({', '.join(takes)}); expected an argument `data`, since the "
             "config has model.data."
         )
-    return functools.partial(function, data=columns.arrays)
 
 
 def data_groups(options: DataOptions, columns: Columns) -> dict[str, Any]:

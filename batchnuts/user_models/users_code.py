@@ -33,8 +33,8 @@ Place = Annotated[str, AfterValidator(without_ending)]
 """A key `package.module:name` of a config."""
 
 
-def imported(key: str, target: str, *, function: bool = True) -> Any:
-    """What `package.module:name` names, the value of the key `model.<key>`; the current folder is importable.
+def imported(key: str, target: str, *, function: bool = True, section: str = "model") -> Any:
+    """What `package.module:name` names, the value of the key `<section>.<key>`; the current folder is importable.
 
     Raises ConfigError where it cannot be imported, and, unless `function` is false, where it cannot be called.
     """
@@ -49,12 +49,12 @@ def imported(key: str, target: str, *, function: bool = True) -> Any:
         missing = error.name or ""
         if module_name == missing or module_name.startswith(f"{missing}."):
             raise ConfigError(
-                f"model.{key}: found {target!r}, but there is no module {missing!r}; expected one in {os.getcwd()} "
+                f"{section}.{key}: found {target!r}, but there is no module {missing!r}; expected one in {os.getcwd()} "
                 f"or installed in this environment."
             ) from error
-        raise ConfigError(f"model.{key}: {target!r} cannot be imported: {_failure(error)}.") from error
+        raise ConfigError(f"{section}.{key}: {target!r} cannot be imported: {_failure(error)}.") from error
     except BaseException as error:  # the user's module may raise anything, SystemExit too
-        raise ConfigError(f"model.{key}: {target!r} cannot be imported: {_failure(error)}.") from error
+        raise ConfigError(f"{section}.{key}: {target!r} cannot be imported: {_failure(error)}.") from error
     if not hasattr(module, attribute):
         public = [
             name
@@ -63,10 +63,10 @@ def imported(key: str, target: str, *, function: bool = True) -> Any:
         ]
         kind = "functions" if function else "names"
         hint = nearest(attribute, public) or (f"; its {kind} are {', '.join(public[:12])}" if public else "")
-        raise ConfigError(f"model.{key}: module {module_name!r} ({module.__file__}) has no {attribute!r}{hint}")
+        raise ConfigError(f"{section}.{key}: module {module_name!r} ({module.__file__}) has no {attribute!r}{hint}")
     value = getattr(module, attribute)
     if function and not callable(value):
-        raise ConfigError(f"model.{key}: {target!r} is {type(value).__name__}; expected a function.")
+        raise ConfigError(f"{section}.{key}: {target!r} is {type(value).__name__}; expected a function.")
     return value
 
 

@@ -71,9 +71,23 @@ PAGES = (
         "From a model to draws, and what is known of them.",
         (
             ("", _of("batchnuts", "sample_chains", "check")),
-            ("Opening a run", _of("batchnuts", "open_run", "to_stan_csv")),
+            (
+                "Many fits",
+                _of("batchnuts", "sample_many", "sbc", "cross_validate", "reloo", "sensitivity"),
+            ),
+            ("Opening a run", _of("batchnuts", "open_run", "open_many", "to_stan_csv")),
             ("Compiled programs and threads", _of("batchnuts", "keep_programs", "use_own_threads")),
             ("Results", ("batchnuts.mcmc.diagnostics.verdict.Check", "batchnuts.mcmc.storage.draws.Progress")),
+            (
+                "Results of many fits",
+                (
+                    "batchnuts.many.result.ManyResult",
+                    "batchnuts.many.calibration.Calibration",
+                    "batchnuts.many.held_out.CrossValidation",
+                    "batchnuts.many.sensitivity.Sensitivity",
+                    "batchnuts.many.progress.ManyProgress",
+                ),
+            ),
             (
                 "Errors",
                 (

@@ -100,7 +100,7 @@ def in_tensorflow() -> tuple[Any, Any]:
 
 def test_of_nuts_only_the_gradient_stays_a_function() -> None:
     @primitive(costly=True)
-    def value_and_gradient(x: Any) -> Any:
+    def value_and_gradient(x: Any, data: Any = ()) -> Any:
         return -0.5 * ops.sum(x * x), -x
 
     scalar, vector = TensorType("float32"), TensorType("float32", (10,))

@@ -86,7 +86,7 @@ def test_every_pass_of_every_program_reads_back(case: Case) -> None:
 def test_every_pass_of_nuts_reads_back() -> None:
     nuts = make_nuts(gaussian_primitive(10, "float32")[0], NutsOptions())
     vector = "float32[10]"
-    types = tuple(map(as_type, ("uint32[2]", vector, "float32", vector, "float32", vector, "int64")))
+    types = (*map(as_type, ("uint32[2]", vector, "float32", vector, "float32", vector, "int64")), ())
     for program in after_every_pass(nuts, types, get_backend("tensorflow", "eager")).values():
         assert_round_trip(program)
 

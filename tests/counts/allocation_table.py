@@ -33,7 +33,7 @@ def nuts_passes() -> dict[str, Program]:
     """NUTS in ten dimensions after every pass."""
 
     @primitive(costly=True)
-    def value_and_gradient(x: Any) -> Any:
+    def value_and_gradient(x: Any, data: Any = ()) -> Any:
         return -0.5 * ops.sum(x * x), -x
 
     scalar, vector = TensorType("float32"), TensorType("float32", (10,))

@@ -26,7 +26,7 @@ def gaussian_primitive(dimension: int = 10, dtype: str = "float64") -> tuple[Any
     precision = np.linalg.inv(covariance).astype(dtype)
 
     @primitive(costly=True)
-    def value_and_gradient(position):
+    def value_and_gradient(position, data=()):
         gradient = -ops.sum(precision * position, axis=-1)
         return 0.5 * ops.sum(position * gradient), gradient
 
@@ -34,7 +34,7 @@ def gaussian_primitive(dimension: int = 10, dtype: str = "float64") -> tuple[Any
 
 
 @primitive(costly=True)
-def quartic(position):
+def quartic(position, data=()):
     """A density with no symmetry between its coordinates and no linear gradient: -q^4/4 - q^2/2 - q0 sin(q1)."""
     q0, q1 = position[0], position[1]
     value = -0.25 * ops.sum(position * position * position * position) - 0.5 * ops.sum(position * position)

@@ -19,7 +19,7 @@ import batchnuts
 from batchnuts import Model, lower, positive, real
 from batchnuts.autobatch import api, ops, random
 from batchnuts.disk_cache.folder import entries_of, keeping
-from batchnuts.mcmc.model import quantities
+from batchnuts.mcmc.model import quantities, quantity_functions
 from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.quantities import Quantities, check_quantities
 from batchnuts.mcmc.settings.run_settings import split_settings
@@ -36,14 +36,14 @@ FACTOR = 2.0
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The functions of models that are called, by role."""
     seen: list[str] = []
-    whole = quantities._called
+    whole = quantity_functions.called
 
     def counted(model: Model, role: str, *others: Any) -> Any:
         seen.append(role)
         return whole(model, role, *others)
 
     monkeypatch.setattr(batchnuts, "BEGAN", time.time())  # programs are found by the files of the package
-    monkeypatch.setattr(quantities, "_called", counted)
+    monkeypatch.setattr(quantity_functions, "called", counted)
     return seen
 
 
@@ -270,12 +270,12 @@ def test_traces_are_no_part_of_a_copy(tmp_path: Path, calls: list[str]) -> None:
 
 SCRIPT = """
 import json, sys
-from batchnuts.mcmc.model import quantities
-calls, whole = [], quantities._called
+from batchnuts.mcmc.model import quantity_functions
+calls, whole = [], quantity_functions.called
 def counted(model, role, *others):
     calls.append(role)
     return whole(model, role, *others)
-quantities._called = counted
+quantity_functions.called = counted
 from batchnuts.sample import main
 try:
     main(sys.argv[1:])

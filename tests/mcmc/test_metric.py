@@ -56,7 +56,7 @@ def gaussian_target(covariance: np.ndarray) -> tuple[Any, Callable[..., Any]]:
     precision = np.linalg.inv(covariance)
 
     @primitive
-    def density(q: Any) -> Any:
+    def density(q: Any, data: Any = ()) -> Any:
         gradient = -ops.sum(precision * q, axis=-1)
         return 0.5 * ops.sum(q * gradient), gradient
 

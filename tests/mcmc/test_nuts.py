@@ -146,7 +146,7 @@ def test_divergences_are_those_above_the_threshold(selection: Any, threshold: fl
 @pytest.mark.parametrize("value", [np.nan, -np.inf, np.inf])
 def test_a_density_that_is_not_finite_ends_the_trajectory(value: float, how: dict[str, Any]) -> None:
     @primitive(costly=True)
-    def cliff(position):
+    def cliff(position, data=()):
         return np.where(position[0] > 0, value, -0.5 * np.sum(position**2)), -position
 
     start = np.array([[-0.1, 0.3]])
@@ -287,7 +287,7 @@ def test_what_is_stacked(backend: str, leapfrogs: int) -> None:
     """The five vectors of a finished first half that wait for the second, its scalars, and the depth to reach."""
     nuts_transition = make_nuts(gaussian_primitive(10)[0], NutsOptions(10, leapfrogs, dtype="float64"))
     vector, scalar = TensorType("float64", (10,)), TensorType("float64", ())
-    types = (TensorType("uint32", (2,)), vector, scalar, vector, scalar, vector, TensorType("int64"))
+    types = (TensorType("uint32", (2,)), vector, scalar, vector, scalar, vector, TensorType("int64"), ())
     program = nuts_transition.compiled(types, get_backend(backend, "eager")).lowered
     stacked = {v for v, allocation in program.var_alloc.items() if allocation is VariableAllocation.FULL}
     vectors = {v for v in stacked if program.var_defs[v].shape == (10,)}

@@ -18,7 +18,7 @@ from batchnuts.autobatch.native.outlined import outlined
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.model import library_choice
-from batchnuts.mcmc.model.density_expression import NotEmitted, density_expression, position_type
+from batchnuts.mcmc.model.density_expression import NotEmitted, density_expression, input_types
 from batchnuts.mcmc.model.library_choice import choose_density_library
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.run.sampling import run_chains
@@ -96,7 +96,7 @@ def compare(model: Model, tolerance: float) -> None:
     """Machine code beside JAX, at points near the start; where neither overflows."""
     library = tensor_library("jax")
     by_hand = model.batched_value_and_gradient is not None
-    compute = machine_code(density_expression(model, position_type(model), 4, None if by_hand else library))
+    compute = machine_code(density_expression(model, input_types(model), 4, None if by_hand else library))
     of_jax = library.differentiated(model.flat_log_density)
     rng = np.random.default_rng(0)
     for x in model.initial_positions(rng, POINTS):
@@ -128,7 +128,7 @@ def test_models_of_jax_libraries_have_the_gradients_of_jax(name: str) -> None:
 def test_other_packaged_models_go_to_a_library_and_say_why(name: str) -> None:
     model = packaged(name, "float32")
     with pytest.raises(NotEmitted, match=r"a matrix of 40 rows|more than 4,000 calls"):
-        density_expression(model, position_type(model), 64, tensor_library("jax"))
+        density_expression(model, input_types(model), 64, tensor_library("jax"))
     found, execution = choose_density_library(
         model, ExecutionSettings(), model.initial_positions(np.random.default_rng(0), 1)[0], 64
     )
@@ -140,7 +140,7 @@ def test_other_packaged_models_go_to_a_library_and_say_why(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(REGISTRY.keys() - TOO_LARGE))
 def test_gradients_are_those_of_finite_differences(name: str) -> None:
     model = packaged(name, "float64")
-    compute = machine_code(density_expression(model, position_type(model), 4))
+    compute = machine_code(density_expression(model, input_types(model), 4))
     x = np.ascontiguousarray(model.initial_positions(np.random.default_rng(1), 1)[0], "float64")
     direction = np.random.default_rng(2).normal(size=x.size)
     step = 1e-5 / np.linalg.norm(direction)
@@ -195,7 +195,7 @@ def test_a_wrong_recording_is_found_at_the_start(monkeypatch: pytest.MonkeyPatch
     """Machine code whose values differ from JAX's is not run."""
     model = Model.from_function(lambda q: -0.5 * jnp.sum((q - 2.0) ** 2), dimension=2)
     wrong = density_expression(
-        Model.from_function(lambda q: -0.5 * jnp.sum((q - 3.0) ** 2), dimension=2), position_type(model), 4,
+        Model.from_function(lambda q: -0.5 * jnp.sum((q - 3.0) ** 2), dimension=2), input_types(model), 4,
         tensor_library("jax"),
     )  # fmt: skip
     monkeypatch.setattr(library_choice, "density_expression", lambda *_: wrong)

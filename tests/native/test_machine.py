@@ -230,7 +230,7 @@ def test_of_a_chain_only_the_gradient_is_foreign(transition: str, metric: str, l
     from batchnuts.mcmc.settings.run_settings import split_settings
 
     @primitive(costly=True)
-    def density(x: Any) -> Any:
+    def density(x: Any, data: Any) -> Any:
         return -0.5 * ops.sum(x * x), -x
 
     chosen = {"transition": transition, "metric": metric, "leapfrogs_per_leaf": leapfrogs}

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.disk_cache.identity import digest_of
+from batchnuts.mcmc.model.data_argument import leaves_of
 from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import Model
 
@@ -31,7 +32,7 @@ def density_identity(
     library, twin = density_library.library, model.batched_value_and_gradient
     if alone is None:
         by_itself = functools.partial(library.value_and_gradient, model.flat_log_density)
-        alone = library.identity_of(traced or by_itself, position)
+        alone = library.identity_of(traced or by_itself, position, *leaves_of(model.data))
     identities = [alone]
     if twin is not None:
         batched = functools.partial(library.call, twin)

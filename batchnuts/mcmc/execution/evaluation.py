@@ -3,7 +3,6 @@ where a model was first evaluated."""
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ from typing_extensions import override
 from batchnuts.autobatch import BatchedFunction, CompileError, batch
 from batchnuts.mcmc.execution.in_parts import in_parts, width_for
 from batchnuts.mcmc.model.check_model import decomposition_help, density_failure, first_line, is_decomposition, place_of
+from batchnuts.mcmc.model.data_argument import Leaves, leaves_of
 from batchnuts.mcmc.model.fingerprint import Fingerprint, fingerprint
 from batchnuts.mcmc.model.library_choice import OPS, density_library_for, density_library_of
 from batchnuts.mcmc.model.model import Model, ModelError
@@ -22,6 +22,15 @@ from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 
 MOST_AT_ONCE = 1024
 """Positions of a call where their number needs no program of its own."""
+
+
+MOST_NUMBERS = 1 << 22
+"""The most numbers of data that such a call copies."""
+
+
+def of_lanes(leaves: Leaves, lanes: int) -> Leaves:
+    """The arrays of a data set for chains that all have it: [lanes, ...]."""
+    return tuple(np.broadcast_to(leaf, (lanes, *leaf.shape)) for leaf in leaves)
 
 
 class GradientService(Protocol):
@@ -78,9 +87,9 @@ def make_evaluate(value_and_gradient: Any) -> BatchedFunction:
     """The program that gives log-density and gradient of one chain's position."""
 
     @batch
-    def evaluate(position: Any) -> tuple[Any, Any]:
-        """The log-density and its gradient at one chain's position."""
-        log_density, gradient = value_and_gradient(position)
+    def evaluate(position: Any, data: tuple[Any, ...] = ()) -> tuple[Any, Any]:
+        """The log-density and its gradient at one chain's position. data: what the density takes beside it."""
+        log_density, gradient = value_and_gradient(position, data)
         return log_density, gradient
 
     return evaluate
@@ -101,12 +110,18 @@ class ProgramGradients(GradientService):
 
     @override
     def at_once(self, chains: int) -> int:
-        return max(chains, MOST_AT_ONCE) if self.outlined else chains
+        numbers = sum(leaf.size for leaf in leaves_of(self.model.data))
+        return max(chains, min(MOST_AT_ONCE, MOST_NUMBERS // max(1, numbers))) if self.outlined else chains
 
     @override
     def evaluate(self, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         options: Any = {name: self.execution.run_options[name] for name in ("executor", "backend", "mode", "style")}
-        call = functools.partial(self.program.run, **options)
+        leaves = leaves_of(self.model.data)
+
+        def call(rows: NDArray[Any]) -> Any:
+            data = (of_lanes(leaves, len(rows)),) if leaves else ()
+            return self.program.run(rows, *data, **options)
+
         try:
             width = len(position) if self.outlined else self.width or width_for(len(position))
             log_density, gradient = in_parts(call, [position], width)

@@ -11,6 +11,7 @@ import numpy as np
 
 from batchnuts.autobatch.machine import engine_infos
 from batchnuts.files.sealed_file import digest
+from batchnuts.mcmc.model.data_argument import leaves_of
 from batchnuts.mcmc.model.fingerprint import fingerprint
 from batchnuts.mcmc.model.model import DATA_GROUPS, Model
 from batchnuts.mcmc.model.variables import variables_in_words
@@ -38,6 +39,7 @@ def described(model: Model) -> dict[str, str]:
         for group in DATA_GROUPS
         for name, (dims, array) in sorted(getattr(model, group).items())
     ]
+    data += [f"argument {number} {digest(leaf)}" for number, leaf in enumerate(leaves_of(model.data))]
     functions = {name: getattr(model, name) for name in FUNCTIONS}
     functions["of_draw"] = None if model.of_draw is None else model.of_draw.function
     return {

@@ -33,9 +33,12 @@ from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
 from batchnuts.mcmc.kernel.metric import Metric, make_metric
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
 from batchnuts.mcmc.kernel.step_size import make_first_step_size
+from batchnuts.mcmc.model.data_argument import Leaves, leaves_of
+from batchnuts.mcmc.model.density_expression import input_types
 from batchnuts.mcmc.model.fingerprint import Fingerprint
 from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import Model
+from batchnuts.mcmc.model.model_cache import ModelCache
 from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.process.signals import say
@@ -50,8 +53,8 @@ SAME = 1000
 Shape: TypeAlias = tuple[tuple[str, Any], ...]
 
 _lock = threading.Lock()
-_last: OrderedDict[tuple[int, Shape], weakref.ref[Model]] = OrderedDict()
-"""Whose programs are kept, the least recently used first; the programs themselves are with the models."""
+_last: OrderedDict[tuple[int, Shape], weakref.ref[ModelCache]] = OrderedDict()
+"""Where programs are kept, the least recently used first: with the models, one cache for a model of several data."""
 _limit = 4
 _warned: set[Path] = set()
 """Folders of the disk cache of which it was said that they cannot be written."""
@@ -90,6 +93,8 @@ class Programs:
     first_step_size: BatchedFunction
     position: np.ndarray
     """[dimension]: where the first chain of their first run began."""
+    data: Leaves
+    """The arrays of the data of that run, if the density takes data."""
     values: list[np.ndarray]
     """What the density gave there, outside of compiled programs."""
     reached: Fingerprint
@@ -142,28 +147,30 @@ def borrow(
     """
     key = _shape(sampler, execution)
     with _lock:
-        _last.pop((id(model), key), None)
-        programs: Programs | None = _programs_of(model).pop(key, None)
+        _last.pop((id(model.cache), key), None)
+        programs: Programs | None = model.cache.programs.pop(key, None)
     reached = reached_by(model) if checked is None else checked.reached
     if (
         programs is not None
         and all(reached.get(place) == digest for place, digest in programs.reached.items())
-        and _are_same(_evaluated(model, density_library, programs.position), programs.values)
+        and _are_same(_evaluated(model, density_library, programs.position, programs.data), programs.values)
     ):
         programs.know(_identity(model, density_library, key, execution, position, checked, programs.value_and_gradient))
         return programs
-    values = _evaluated(model, density_library, position, checked)
+    data = leaves_of(model.data)
+    values = _evaluated(model, density_library, position, data, checked)
     reached_after = reached_by(model)
     if checked is not None and reached_after != reached:
         # the check was perhaps its first call, which makes what later ones use
         checked = None
-        reached, values, reached_after = reached_after, _evaluated(model, density_library, position), reached_by(model)
+        values = _evaluated(model, density_library, position, data)
+        reached, reached_after = reached_after, reached_by(model)
     settled = {place: digest for place, digest in reached.items() if reached_after.get(place) == digest}
     by_xla, chains = execution.expert.mode == "xla", sampler.chain_count
     density = value_and_gradient(model, density_library, xla=by_xla, chains=chains)
     metric = make_metric(sampler.metric, model.dimension, model.dtype, sampler.metric_rank)
     evaluate, first_step_size = make_evaluate(density), make_first_step_size(density, model.dtype, metric)
-    programs = Programs(density, metric, evaluate, first_step_size, position.copy(), values, settled)
+    programs = Programs(density, metric, evaluate, first_step_size, position.copy(), data, values, settled)
     programs.outlined = density_library.in_machine_code
     programs.know(_identity(model, density_library, key, execution, position, checked, programs.value_and_gradient))
     return programs
@@ -191,7 +198,7 @@ def _identity(
     other_settings = repr([(name, value) for name, value in settings if name != "cache"])
     if density_library.in_machine_code:  # an outlined function, which the chains' code calls
         others = repr([(name, value) for name, value in settings if name not in ("cache", "chains")])
-        of_any = digest_of(model.dtype, str(model.dimension), others)
+        of_any = digest_of(model.dtype, repr(input_types(model)), others)
         return Identity(
             lambda _: of_any, density_library.library.key_by_identity, by_lanes=False, record=density.record
         )
@@ -211,27 +218,23 @@ def give_back(model: Model, sampler: SamplerSettings, execution: ExecutionSettin
     """Keep the programs for the next run."""
     key = _shape(sampler, execution)
     with _lock:
-        _programs_of(model)[key] = programs
-        _last.pop((id(model), key), None)
-        _last[id(model), key] = weakref.ref(model)
+        model.cache.programs[key] = programs
+        _last.pop((id(model.cache), key), None)
+        _last[id(model.cache), key] = weakref.ref(model.cache)
         dropped = _shorten()
     del dropped  # not under the lock
 
 
 def _shorten() -> list[Programs | None]:
     """The entries to drop: all but the last few."""
-    for dead in [place for place, model in _last.items() if model() is None]:
+    for dead in [place for place, cache in _last.items() if cache() is None]:
         del _last[dead]
     dropped = []
     while len(_last) > _limit:
-        (_, key), model = _last.popitem(last=False)
-        if (owner := model()) is not None:
-            dropped.append(_programs_of(owner).pop(key, None))
+        (_, key), cache = _last.popitem(last=False)
+        if (owner := cache()) is not None:
+            dropped.append(owner.programs.pop(key, None))
     return dropped
-
-
-def _programs_of(model: Model) -> dict[Shape, Programs]:
-    return model.cache.programs
 
 
 def _shape(sampler: SamplerSettings, execution: ExecutionSettings) -> Shape:
@@ -242,15 +245,16 @@ def _shape(sampler: SamplerSettings, execution: ExecutionSettings) -> Shape:
 
 
 def _evaluated(
-    model: Model, density_library: DensityLibrary, position: np.ndarray, checked: Checked | None = None
+    model: Model, density_library: DensityLibrary, position: np.ndarray, data: Leaves, checked: Checked | None = None
 ) -> list[np.ndarray]:
     """Log-density and gradient at one position [dimension], of the density and of its twin, if it has one.
 
-    checked: what a check found of the density there.
+    data: the arrays of data that the density takes. checked: what a check found of the density there.
     """
     library = density_library.library
     if checked is None:
-        values = [*library.differentiated(model.flat_log_density)(library.tensor(position))]
+        arrays = map(library.tensor, (position, *data))
+        values = [*library.differentiated(model.flat_log_density)(*arrays)]
     else:
         values = [checked.log_density, checked.gradient]
     if model.batched_value_and_gradient is not None:

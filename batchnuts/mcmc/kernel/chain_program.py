@@ -56,6 +56,8 @@ class ChainInputs(NamedTuple):
     """The chain stops after this number of transitions of the stretch."""
     max_tree_depth: Array
     """A trajectory doubles at most this many times."""
+    data: tuple[Array, ...] = ()
+    """What the density takes beside the position."""
 
     @classmethod
     def begin(
@@ -71,6 +73,7 @@ class ChainInputs(NamedTuple):
         first: Array,
         transitions: Array,
         max_tree_depth: int,
+        data: tuple[Array, ...] = (),
     ) -> ChainInputs:
         """The inputs of chains [chains, ...] that make `transitions` transitions (int64 [chains]) in this stretch."""
         none = np.zeros_like(first)
@@ -88,6 +91,7 @@ class ChainInputs(NamedTuple):
             first_row=none,
             until=transitions,
             max_tree_depth=np.full_like(first, max_tree_depth),
+            data=data,
         )
 
 
@@ -147,10 +151,10 @@ def make_chain(
     which takes as much memory as the draws.
 
     One chain takes a ChainInputs: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density scalar;
-    adaptation a state of `step_sizes`; adapting bool; the others int64, with until - first_row <= capacity. Transition
-    i uses the key folded with first + i, so a chain's numbers depend neither on how a run is divided into stretches,
-    nor on where a stretch is interrupted and resumed. Returns a ChainResult, of fewer transitions where the density was
-    +inf.
+    adaptation a state of `step_sizes`; adapting bool; data arrays; the others int64, with until - first_row <=
+    capacity. Transition i uses the key folded with first + i, so a chain's numbers depend neither on how a run is
+    divided into stretches, nor on where a stretch is interrupted and resumed. Returns a ChainResult, of fewer
+    transitions where the density was +inf.
 
     A machine's owner may increase `first_row` and `until` while a chain runs: rows that it has taken out of the buffers
     then make room for more (`execution/chunk.py`).
@@ -173,13 +177,16 @@ def make_chain(
         first_row: Array,
         until: Array,
         max_tree_depth: Array,
+        data: tuple[Array, ...] = (),
     ) -> ChainResult:
         """Transitions one after another; chains of a batch are out of step with each other all the time."""
         records = empty
         while (done < until) & (log_density < float("inf")):
             step_size = ops.exp(adaptation.log_step)
             transition_key = random.fold_in(key, first + done)
-            new = transition(transition_key, position, log_density, gradient, step_size, inverse_mass, max_tree_depth)
+            new = transition(
+                transition_key, position, log_density, gradient, step_size, inverse_mass, max_tree_depth, data
+            )
             adaptation = changed_if(adapting, step_sizes.after(adaptation, new.acceptance_rate), adaptation)
             position, log_density, gradient = new.position, new.log_density, new.gradient
             records = write(

@@ -37,29 +37,30 @@ class Point(NamedTuple):
 
 def value_and_gradient(
     model: Model, density_library: DensityLibrary | None = None, *, xla: bool = True, chains: int | None = None
-) -> Callable[[Array], tuple[Array, Array]]:
+) -> Callable[..., tuple[Array, Array]]:
     """The model's log-density and its gradient as one costly primitive of the language.
 
-    One lane: position [dimension] -> (scalar, [dimension]), all of the model's dtype. The model's hand-batched twin is
-    used if it has one; otherwise the one-chain density is differentiated by the library of the position and vectorized.
-    density_library: differentiates; None: `density_library_of`, and machine code where there is an engine for it. xla:
-    whether XLA compiles the programs. chains: how many there are in the run; None: many.
+    One lane: position [dimension] -> (scalar, [dimension]), all of the model's dtype. A second argument is a tuple of
+    arrays that take the place of those of the model's data, which are constants without it. The model's hand-batched
+    twin is used if it has one; otherwise the one-chain density is differentiated by the library of the position and
+    vectorized. density_library: differentiates; None: `density_library_of`, and machine code where there is an engine
+    for it. xla: whether XLA compiles the programs. chains: how many there are in the run; None: many.
     """
     by_hand = model.batched_value_and_gradient
 
-    def density_and_gradient(position: Array) -> tuple[Array, Array]:
+    def density_and_gradient(position: Array, data: tuple[Array, ...] = ()) -> tuple[Array, Array]:
         library = tensor_library_of(position)
         if library is None:
-            return on_numpy()(position)
+            return on_numpy()(position, *data)
         if by_hand is not None:
             log_density, gradient = library.call(by_hand, position)
         else:
-            log_density, gradient = once(library)(position)
+            log_density, gradient = once(library)(position, *data)
         return log_density, gradient
 
-    traced: dict[str, Callable[[Array], tuple[Array, Array]]] = {}
+    traced: dict[str, Callable[..., tuple[Array, Array]]] = {}
 
-    def once(library: TensorLibrary) -> Callable[[Array], tuple[Array, Array]]:
+    def once(library: TensorLibrary) -> Callable[..., tuple[Array, Array]]:
         """The function of positions of this library, traced once."""
         if library.name not in traced:
             differentiated = functools.partial(library.value_and_gradient, model.flat_log_density)
@@ -67,13 +68,13 @@ def value_and_gradient(
         return traced[library.name]
 
     @functools.cache
-    def on_numpy() -> Callable[[Array], tuple[Array, Array]]:
+    def on_numpy() -> Callable[..., tuple[Array, Array]]:
         """The function of NumPy's arrays, by the density's library."""
         library = (density_library or density_library_of(model)).library
         function = library.compiled(by_hand) if by_hand is not None else library.differentiated(model.flat_log_density)
 
-        def both(position: Array) -> tuple[Array, Array]:
-            log_density, gradient = function(library.tensor(position))
+        def both(*arrays: Array) -> tuple[Array, Array]:
+            log_density, gradient = function(*map(library.tensor, arrays))
             if library.trace_of(log_density) is not None:  # of a constant position, in a graph
                 return log_density, gradient
             return np.asarray(log_density)[()], np.asarray(gradient)
@@ -81,17 +82,17 @@ def value_and_gradient(
         return both
 
     @functools.cache
-    def expression(position: TensorType) -> Expression | None:
+    def expression(*inputs: TensorType) -> Expression | None:
         if density_library is None or density_library.backend == OPS:
             try:
-                return density_expression(model, position, chains)
+                return density_expression(model, inputs, chains)
             except NotEmitted:
                 if density_library is not None:  # it was chosen because there is one
                     raise
                 return None
-        if (known := density_library.expression) is not None and known.inputs == (position,):
+        if (known := density_library.expression) is not None and known.inputs == inputs:
             return known
-        return density_expression(model, position, chains, density_library.library)
+        return density_expression(model, inputs, chains, density_library.library)
 
     record = expression if density_library is None or density_library.in_machine_code else None
     return primitive(density_and_gradient, batched=by_hand is not None, costly=True, record=record)

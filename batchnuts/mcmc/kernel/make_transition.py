@@ -14,7 +14,7 @@ from batchnuts.mcmc.settings.run_settings import SamplerSettings
 
 
 def make_transition(
-    value_and_gradient: Callable[[Any], tuple[Any, Any]], sampler: SamplerSettings, dtype: str, metric: Metric
+    value_and_gradient: Callable[..., tuple[Any, Any]], sampler: SamplerSettings, dtype: str, metric: Metric
 ) -> BatchedFunction:
     """The program of a transition (see transition.py) of a density whose positions are of that dtype."""
     if sampler.transition == "walnuts":

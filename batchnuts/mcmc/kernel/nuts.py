@@ -81,6 +81,8 @@ class Trajectory(NamedTuple):
     initial_energy: Array
     log_slice: Array
     """log u + H_0 for a slice, with u uniform on (0, exp(-H_0)) ([H] section 3.1.1); not read for multinomial."""
+    data: tuple[Array, ...]
+    """What the density takes beside the position."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +121,13 @@ def event(trajectory_key: Array, purpose: int, number: Array) -> Array:
     return random.fold_in(trajectory_key, number * 4 + purpose)
 
 
-def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], options: NutsOptions) -> BatchedFunction:
-    """The program `nuts_transition(key, position, log_density, gradient, step_size, inverse_mass, max_tree_depth)`.
+def make_nuts(value_and_gradient: Callable[..., tuple[Array, Array]], options: NutsOptions) -> BatchedFunction:
+    """The program `nuts_transition(key, position, log_density, gradient, step_size, inverse_mass, max_tree_depth,
+    data)`.
 
     One chain: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density, step_size scalars, all of
-    dtype `options.dtype`; max_tree_depth an integer, by default that of the options. Returns a Transition.
+    dtype `options.dtype`; max_tree_depth an integer, by default that of the options; data arrays that the density takes
+    beside the position, by default none. Returns a Transition.
     """
     selection = options.selection
     leapfrogs = options.leapfrogs_per_leaf
@@ -146,7 +150,7 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
             momentum = kick(momentum, force, trajectory.step)
             velocity = velocity_of(momentum, trajectory.inverse_mass)
             position = move(position, velocity, trajectory.step, log_density)
-            log_density, gradient = value_and_gradient(position)
+            log_density, gradient = value_and_gradient(position, trajectory.data)
             force = force_of(gradient, trajectory.inverse_mass)
             momentum = kick(momentum, force, trajectory.step)
         kinetic = metric.kinetic_energy(momentum, trajectory.inverse_mass)
@@ -237,6 +241,7 @@ def make_doubling(leaf: BatchedFunction, start: Callable[..., Any], options: Nut
         step_size: Array,
         inverse_mass: Array,
         max_tree_depth: Array = options.max_tree_depth,
+        data: tuple[Array, ...] = (),
     ) -> Transition:
         """Double the trajectory until it turns, diverges or is deep enough."""
         momentum = metric.sample_momentum(event(key, _MOMENTUM, 0), inverse_mass, dtype)
@@ -266,7 +271,7 @@ def make_doubling(leaf: BatchedFunction, start: Callable[..., Any], options: Nut
             walk, subtree = build_subtree(
                 Walk(near, n_steps, acceptance_sum, max_energy_error, diverging),
                 tree_depth,
-                Trajectory(key, step, inverse_mass, initial_energy, log_slice),
+                Trajectory(key, step, inverse_mass, initial_energy, log_slice, data),
             )
             # biased progressive sampling between the old trajectory and its extension ([B] appendix A.3.2)
             uniform = random.uniform(event(key, _SWITCH, tree_depth), (), dtype)

@@ -105,16 +105,22 @@ def changed_if(adapting: Array, changed: Any, state: Any) -> Any:
 def make_first_step_size(value_and_gradient: Any, dtype: str, metric: Metric = DIAGONAL) -> BatchedFunction:
     """The program `first_step_size`: a step size at which one leapfrog step is accepted about 8 times in 10.
 
-    [H] Algorithm 4, with Stan's threshold 0.8: from the step given, double or halve until the acceptance probability
-    of one step crosses it. One chain: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density, step
-    scalars. Returns the step size, and the last place that was tried with its log-density: the search ends where that
-    is +inf.
+    [H] Algorithm 4, with Stan's threshold 0.8: from the step given, double or halve until the acceptance probability of
+    one step crosses it. One chain: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density, step
+    scalars; data what the density takes beside the position. Returns the step size, and the last place that was tried
+    with its log-density: the search ends where that is +inf.
     """
     velocity_of, force_of = metric.velocity, metric.force
 
     @batch
     def first_step_size(
-        key: Array, position: Array, log_density: Array, gradient: Array, inverse_mass: Array, step: Array
+        key: Array,
+        position: Array,
+        log_density: Array,
+        gradient: Array,
+        inverse_mass: Array,
+        step: Array,
+        data: tuple[Array, ...] = (),
     ) -> tuple[Array, Array, Array]:
         """Double or halve until the acceptance crosses the threshold, at most 50 times."""
         momentum = metric.sample_momentum(key, inverse_mass, dtype)
@@ -128,7 +134,7 @@ def make_first_step_size(value_and_gradient: Any, dtype: str, metric: Metric = D
             half = kick(momentum, force, step)
             velocity = velocity_of(half, inverse_mass)
             there = drift(position, velocity, step)
-            log_density_there, gradient_there = value_and_gradient(there)
+            log_density_there, gradient_there = value_and_gradient(there, data)
             force_there = force_of(gradient_there, inverse_mass)
             kinetic = metric.kinetic_energy(kick(half, force_there, step), inverse_mass)
             log_density_there = without_overflow(log_density_there, kinetic)

@@ -1,8 +1,9 @@
 """One transition of one chain, as `run_chain` asks for it, whatever the sampler.
 
-It is a batched function `(key, position, log_density, gradient, step_size, inverse_mass, max_tree_depth) ->
+It is a batched function `(key, position, log_density, gradient, step_size, inverse_mass, max_tree_depth, data) ->
 Transition`. For one chain: key uint32[2]; position, gradient [dimension]; log_density and step_size scalars;
-inverse_mass what the metric is made of; all of the model's dtype but the key and max_tree_depth, an integer.
+inverse_mass what the metric is made of; all of the model's dtype but the key and max_tree_depth, an integer; data a
+tuple of arrays that the density takes beside the position.
 `nuts.make_nuts` and `walnuts.make_walnuts` make one; `make_transition` chooses.
 """
 

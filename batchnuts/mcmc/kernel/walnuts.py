@@ -62,10 +62,9 @@ class WalnutsOptions(NutsOptions):
     max_step_halvings: int = 10
 
 
-def make_walnuts(
-    value_and_gradient: Callable[[Array], tuple[Array, Array]], options: WalnutsOptions
-) -> BatchedFunction:
-    """The program `nuts_transition(key, position, log_density, gradient, step_size, inverse_mass, max_tree_depth)`.
+def make_walnuts(value_and_gradient: Callable[..., tuple[Array, Array]], options: WalnutsOptions) -> BatchedFunction:
+    """The program `nuts_transition(key, position, log_density, gradient, step_size, inverse_mass, max_tree_depth,
+    data)`.
 
     Its arguments are those of `nuts.make_nuts`; step_size is that of the coarsest micro steps, so h of [W] with one of
     them. Returns a Transition, of which `acceptance_rate` is the mean over macro steps of exp(-variation) with the
@@ -75,9 +74,7 @@ def make_walnuts(
     return make_doubling(make_macro_step(value_and_gradient, options), MacroPoint, options)
 
 
-def make_macro_step(
-    value_and_gradient: Callable[[Array], tuple[Array, Array]], options: WalnutsOptions
-) -> BatchedFunction:
+def make_macro_step(value_and_gradient: Callable[..., tuple[Array, Array]], options: WalnutsOptions) -> BatchedFunction:
     """The program `macro_step(walk, trajectory)`: the leaf of `make_doubling`, whose points are MacroPoints."""
     tolerance = options.energy_tolerance
     coarsest = options.leapfrogs_per_leaf
@@ -89,7 +86,14 @@ def make_macro_step(
 
     @batch
     def leapfrogs(
-        position: Array, momentum: Array, force: Array, energy: Array, step: Array, count: Array, inverse_mass: Array
+        position: Array,
+        momentum: Array,
+        force: Array,
+        energy: Array,
+        step: Array,
+        count: Array,
+        inverse_mass: Array,
+        data: tuple[Array, ...],
     ) -> MicroSteps:
         """`count` micro steps, each a leapfrog ([W] equation (11)), while the energy varies by at most the tolerance.
 
@@ -104,7 +108,7 @@ def make_macro_step(
             momentum = kick(momentum, force, step)
             velocity = velocity_of(momentum, inverse_mass)
             position = drift(position, velocity, step)
-            log_density, gradient = value_and_gradient(position)
+            log_density, gradient = value_and_gradient(position, data)
             force = force_of(gradient, inverse_mass)
             momentum = kick(momentum, force, step)
             kinetic = metric.kinetic_energy(momentum, inverse_mass)
@@ -125,18 +129,18 @@ def make_macro_step(
         in time. (The number itself is: forth and back its states are the same.)
         """
         position, momentum, force, index, energy = walk.point
-        inverse_mass = trajectory.inverse_mass
+        inverse_mass, data = trajectory.inverse_mass, trajectory.data
         step = trajectory.step
         count = coarsest
         halvings = 0
-        end = leapfrogs(position, momentum, force, energy, step, count, inverse_mass)
+        end = leapfrogs(position, momentum, force, energy, step, count, inverse_mass, data)
         n_steps = walk.n_steps + end.taken
         acceptance = ops.exp(-end.variation)
         while (end.variation > tolerance) & (halvings < max_halvings) & (end.log_density < float("inf")):
             step = 0.5 * step
             count = 2 * count
             halvings += 1
-            end = leapfrogs(position, momentum, force, energy, step, count, inverse_mass)
+            end = leapfrogs(position, momentum, force, energy, step, count, inverse_mass, data)
             n_steps += end.taken
 
         admissible = end.variation <= tolerance
@@ -145,7 +149,7 @@ def make_macro_step(
             step = 2.0 * step
             count = count // 2
             halvings -= 1
-            back = leapfrogs(end.position, end.momentum, end.force, end.energy, -step, count, inverse_mass)
+            back = leapfrogs(end.position, end.momentum, end.force, end.energy, -step, count, inverse_mass, data)
             n_steps += back.taken
             valid = back.variation > tolerance
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from batchnuts.autobatch.machine import (
     expression_of_gradient,
     expression_of_library,
 )
+from batchnuts.mcmc.model.data_argument import Leaves, types_of
 from batchnuts.mcmc.model.model import Model
 
 MOST_ELEMENTS = 5_000_000
@@ -38,10 +40,12 @@ SAME = 0.01
 another function by more."""
 
 
-def agrees(expression: Expression, position: NDArray[Any], log_density: NDArray[Any], gradient: NDArray[Any]) -> bool:
-    """Whether an expression gives that log-density and gradient at a position [dimension]."""
+def agrees(
+    expression: Expression, leaves: Leaves, position: NDArray[Any], log_density: NDArray[Any], gradient: NDArray[Any]
+) -> bool:
+    """Whether an expression gives that log-density and gradient at a position [dimension], with these data."""
     with np.errstate(all="ignore"):
-        value, slope = as_function(expression)(position)
+        value, slope = as_function(expression)(position, *leaves)
     near = abs(value - log_density) <= SAME * max(1.0, abs(float(log_density)))
     return bool(near and np.linalg.norm(slope - gradient) <= SAME * (np.linalg.norm(gradient) + SAME))
 
@@ -53,21 +57,23 @@ def is_emitted(model: Model, chains: int | None = None) -> bool:
     chains: as of `density_expression`.
     """
     try:
-        density_expression(model, position_type(model), chains)
+        density_expression(model, input_types(model), chains)
     except NotEmitted:
         return False
     return True
 
 
-def position_type(model: Model) -> TensorType:
-    """The type of a position."""
-    return TensorType(model.dtype, (model.dimension,))
+def input_types(model: Model) -> tuple[TensorType, ...]:
+    """The types of a position, and of the arrays of the data that the density takes."""
+    return TensorType(model.dtype, (model.dimension,)), *types_of(model.data)
 
 
 def density_expression(
-    model: Model, position: TensorType, chains: int | None = None, library: TensorLibrary | None = None
+    model: Model, inputs: Sequence[TensorType], chains: int | None = None, library: TensorLibrary | None = None
 ) -> Expression:
-    """The log-density and its gradient at a position of that type.
+    """The log-density and its gradient at a position.
+
+    inputs: its type, and those of data (`input_types`); without these, the model's own are constants.
 
     Raises NotEmitted for a density that computes what is no expression or has no derivative, and for one that is too
     much work. A density with a twin written over chains is taken if it is written with `ops`.
@@ -80,9 +86,9 @@ def density_expression(
     if not depends_on_arguments_alone(model.flat_log_density):  # then the compiler refuses it, by its line
         raise NotEmitted("what gives another value each time")
     refusals: list[Exception] = []
-    expression = expression_of_gradient(model.flat_log_density, position, refusals.append)
+    expression = expression_of_gradient(model.flat_log_density, *inputs, refused=refusals.append)
     if expression is None and library is not None:
-        expression = expression_of_library(library, model.flat_log_density, position, refusals.append)
+        expression = expression_of_library(library, model.flat_log_density, *inputs, refused=refusals.append)
     if expression is None:
         raise NotEmitted(_reason(refusals))
     elements, products = expression.elements, expression.products

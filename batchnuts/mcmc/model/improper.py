@@ -39,9 +39,8 @@ def refuse_improper(model: Model, density_library: DensityLibrary, positions: ND
     if not suspects:
         return
     library = density_library.library
-    density = library.compiled(
-        lambda x: model.log_density(model.constrain(x)) if model.structured else model.log_density(x)
-    )
+    data = model.data_argument()
+    density = library.compiled(lambda x: model.log_density(model.constrain(x) if model.structured else x, *data))
 
     def value(row: NDArray[Any]) -> float:
         try:

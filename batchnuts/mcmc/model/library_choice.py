@@ -23,12 +23,13 @@ from batchnuts.autobatch.machine import (
     tensor_library,
     tensor_library_of,
 )
+from batchnuts.mcmc.model.data_argument import leaves_of
 from batchnuts.mcmc.model.density_expression import (
     NotEmitted,
     agrees,
     density_expression,
+    input_types,
     is_emitted,
-    position_type,
 )
 from batchnuts.mcmc.model.failures import ends_nothing
 from batchnuts.mcmc.model.model import Model, ModelError
@@ -200,11 +201,11 @@ def _alone(model: Model) -> str:
     return "with gradients in machine code, because the log-density is written with ops"
 
 
-def confirmed(density_library: DensityLibrary, at_start: Evaluated) -> DensityLibrary:
+def confirmed(model: Model, density_library: DensityLibrary, at_start: Evaluated) -> DensityLibrary:
     """The library, which computes gradients itself where what it has recorded for machine code gives others than it has
     given at a start. at_start: position, log-density and gradient there."""
     expression = density_library.expression
-    if expression is None or agrees(expression, *at_start):
+    if expression is None or agrees(expression, leaves_of(model.data), *at_start):
         return density_library
     text = f"with gradients by {_title(density_library.backend)}, because what it records for machine code differs"
     return DensityLibrary(density_library.backend, text)
@@ -234,7 +235,7 @@ def _of_gradients(density_library: DensityLibrary, model: Model, chains: int | N
     what these are."""
     name = density_library.backend
     try:
-        expression = density_expression(model, position_type(model), chains, density_library.library)
+        expression = density_expression(model, input_types(model), chains, density_library.library)
     except NotEmitted as why:
         reason = f"with gradients by {_title(name)}, {density_library.reason}; not in machine code, because of {why}"
         return DensityLibrary(name, reason)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -12,8 +11,17 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import ops
 from batchnuts.autobatch.machine import library_of
+from batchnuts.mcmc.model.data_argument import (
+    checked_argument,
+    data_groups,
+    fitted_argument,
+    replaced,
+    types_of,
+    with_leaves,
+)
 from batchnuts.mcmc.model.failures import ends_nothing
 from batchnuts.mcmc.model.findings import ModelCheck
+from batchnuts.mcmc.model.from_libraries import FromLibraries, later
 from batchnuts.mcmc.model.initializer import INITIALIZER, initialized
 from batchnuts.mcmc.model.model_cache import ModelCache
 from batchnuts.mcmc.model.named_parameters import NamedParameters, arrays_by_name
@@ -51,13 +59,13 @@ DATA_GROUPS = ("observed_data", "constant_data", "ground_truth")
 class OfDraw:
     """All that is computed of a draw, by one function of its flat position and a seed: name -> array by role."""
 
-    function: Callable[[Any, Any], Mapping[str, Mapping[str, Any]]]
+    function: Callable[..., Mapping[str, Mapping[str, Any]]]
     roles: frozenset[str]
     """Of "generated", "log_likelihood" and "predictive"."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Model:
+class Model(FromLibraries):
     """A log-density of some variables.
 
     `variables`: their names, shapes and supports, in order (default: one real vector called `position`). The sampler's
@@ -93,6 +101,10 @@ class Model:
     position [dimension] at which it has no density; nothing where it has one.
     `of_data`: names of generated quantities that are computed from the data: draws of the prior have none of these.
 
+    `data`: an array, or a dict or other structure of arrays, that all of these functions take as a last argument.
+    `with_data` gives the same model of other data, whose compiled programs are the
+    same. Then `observed_data` may be names of its entries; the others are stored as constant data.
+
     `library`: what `log_density` is written in, "jax" or "tensorflow", where that is known; None: it is found out.
     `computed_by`: what a run's summary says of who computes it, if that is neither a library nor written with `ops`.
 
@@ -124,6 +136,7 @@ class Model:
     parameters: NamedParameters | None = None
     rejection: Callable[[NDArray[Any]], str] | None = None
     of_data: frozenset[str] = frozenset()
+    data: Any = None
     dims: Mapping[str, Sequence[str]] = field(default_factory=dict)
     coords: Labels = field(default_factory=dict)
     library: Literal["jax", "tensorflow"] | None = None
@@ -154,6 +167,13 @@ class Model:
             raise ModelError(f"Model {self.name!r}: dtype is {self.dtype!r}; expected 'float32' or 'float64'.")
         owner = f"Model {self.name!r}"
         object.__setattr__(self, "dims", checked_dims(owner, self.dims))
+        if self.data is not None:
+            object.__setattr__(self, "data", checked_argument(owner, self.data, self.dtype))
+            observed, constant = data_groups(owner, self.data, self.observed_data, self.constant_data)
+            object.__setattr__(self, "observed_data", observed)
+            object.__setattr__(self, "constant_data", constant)
+            if self.batched_value_and_gradient is not None:
+                raise ModelError(f"{owner}: a density whose data are an argument has no batched_value_and_gradient.")
         if not self.variables:
             flat = Variable("position", (self.dimension,), self.dims.get("position"))  # type: ignore[arg-type]
             object.__setattr__(self, "variables", (flat,))
@@ -237,93 +257,6 @@ class Model:
             refuse_unknown_names(f"Model {self.name!r}", self.dims, self.coords, self.axes())
         return self
 
-    @classmethod
-    def from_jax(cls, log_density: Callable[[Any], Any], example: Any, **options: Any) -> Model:
-        """Make a model of a log-density in JAX: a function of one tree of arrays to a scalar (docs/jax_model.md).
-
-        example: such a tree, of real numbers or arrays. It gives shapes, names (`group.scale`), and where chains start.
-        options: `supports`, declarations such as `positive()` by name, whose Jacobians are added; or `transform`,
-            which maps an unconstrained tree to one like the example, with its `inverse` and `log_jacobian` if known.
-            Further `name`, `dtype` ("float32"), and fields of a Model, whose functions take and give such trees.
-
-        Raises ModelError where JAX is not installed, for an example without numbers, options that do not fit it or are
-        unknown, and functions that fail.
-        """
-        converted: Model = _later("batchnuts.bridges.jax", "from_jax")(log_density, example, **options)
-        return converted
-
-    @classmethod
-    def from_joint_distribution(
-        cls, distribution: Any, pinned: Mapping[str, Any] | None = None, **keywords: Any
-    ) -> Model:
-        """Make a model of a joint distribution of TensorFlow Probability, given values of some of its parts.
-
-        distribution: any `tfd.JointDistribution*`, or one that is pinned already. The values of parts by name are
-        keywords, or the mapping `pinned` (for parts with the name of another argument, or `inner.x` within a nested
-        one). Further keywords: `name`, `dims`, `coords`, `initializer` of the model. Free parts are reported by name;
-        their supports are those of the distributions' default bijectors. The model has the functions `prior`,
-        `predictive` and `log_likelihood` where the distributions have what they need.
-
-        Raises ModelError for names, shapes and dtypes that do not fit, for free parts that are discrete or have no
-        bijector, and for a model that fails.
-        """
-        converted: Model = _later("batchnuts.bridges.joint_distribution", "from_joint_distribution")(
-            distribution, pinned, **keywords
-        )
-        return converted
-
-    @classmethod
-    def from_inference_gym(cls, target: Any, **options: Any) -> Model:
-        """Make a model of a target of the Inference Gym: an object, or the name of one that needs no arguments.
-
-        Reported are its sample transformations, by name; the group `ground_truth` of the output has what the target
-        knows of them: mean, standard deviation and their standard errors. Keywords: `name`, `dims`, `coords` of the
-        model. Raises ModelError for other objects, unknown names, and targets that need a download.
-        """
-        converted: Model = _later("batchnuts.bridges.inference_gym", "from_inference_gym")(target, **options)
-        return converted
-
-    @classmethod
-    def from_numpyro(cls, model: Any, *args: Any, **kwargs: Any) -> Model:
-        """Make a model of a NumPyro model that is called with these arguments (docs/numpyro_model.md).
-
-        kwargs: the model's keyword arguments, and the options `name`, `dtype` ("float32"), `dims` (names of axes by the
-            name of a site), `coords` (labels by the name of an axis) and `init_strategy` (a `numpyro.infer.init_to_*`).
-
-        Latent and deterministic sites are reported; observed ones give data, log-likelihoods and predictions. Raises
-        ModelError where NumPyro is not installed, for discrete latent sites, subsamples and other models that cannot be
-        sampled, arguments that do not fit, and what the model raises.
-        """
-        converted: Model = _later("batchnuts.bridges.numpyro", "from_numpyro")(model, *args, **kwargs)
-        return converted
-
-    @classmethod
-    def from_pymc(cls, model: Any, **options: Any) -> Model:
-        """Make a model of a `pymc.Model`, with its data as they are now (docs/pymc_model.md).
-
-        options: `name`, `dtype` (default: that of its variables), `dims` and `coords`, which add to the model's own.
-
-        Free random variables and deterministics are reported; observed ones give data, log-likelihoods and predictions.
-        Raises ModelError where PyMC is not installed, for discrete variables, no free variable, and operations that
-        PyTensor cannot translate to JAX.
-        """
-        converted: Model = _later("batchnuts.bridges.pymc", "from_pymc")(model, **options)
-        return converted
-
-    @classmethod
-    def from_stan(cls, program: Any, **options: Any) -> Model:
-        """Make a model of a Stan program: the path of a file, or its text (docs/stan_model.md). In float64.
-
-        options: `data`, a mapping of numbers and arrays, or the path of a .json file (or of a table, whose columns they
-        are); `include_paths`; `name`; `dims` and `coords` by Stan's names; `initializer`; `log_likelihood` and
-        `predictive`, patterns of the names of generated quantities that go into these groups.
-
-        Parameters, transformed parameters and generated quantities are reported. Raises ModelError where stanli is not
-        installed, with Stan's message and line for a program that is wrong, and for data that do not fit.
-        """
-        converted: Model = _later("batchnuts.bridges.stan.model", "from_stan")(program, **options)
-        return converted
-
     def gives(self, role: str) -> bool:
         """Whether a draw gives anything in a role: "generated", "log_likelihood" or "predictive"."""
         return getattr(self, role) is not None or (self.of_draw is not None and role in self.of_draw.roles)
@@ -387,15 +320,42 @@ class Model:
         return np.concatenate([values[v.name].reshape(*lead, v.size) for v in self.variables], axis=-1)
 
     @ends_nothing
-    def flat_log_density(self, position: Any) -> Any:
-        """The log-density of one chain's flat position [dimension]: that of its values, and the supports' Jacobians."""
+    def flat_log_density(self, position: Any, *leaves: Any) -> Any:
+        """The log-density of one chain's flat position [dimension]: that of its values, and the supports' Jacobians.
+
+        leaves: arrays in place of those of the data, if the density takes data.
+        """
+        data = self.data_argument(*leaves)
         if not self.structured:
-            return self.log_density(position)
+            return self.log_density(position, *data)
         values, log_jacobian = self._constrain(position)
-        density = self.log_density(values)
+        density = self.log_density(values, *data)
         if log_jacobian is None or not _can_be_added(density, log_jacobian):  # the check says what it should be
             return density
         return density + log_jacobian
+
+    def data_argument(self, *leaves: Any) -> tuple[Any, ...]:
+        """What its functions take after their other arguments: the data, if any; leaves: as of `flat_log_density`."""
+        if self.data is None:
+            return ()
+        return (with_leaves(self.data, leaves) if leaves else self.data,)
+
+    def with_data(self, data: Any) -> Model:
+        """The same model of other data, a structure like its own. Arrays may have other lengths; programs are compiled
+        once for all data of the same shapes. Raises ModelError for another structure, and a model without data."""
+        owner = f"Model {self.name!r}"
+        if self.data is None:
+            raise ModelError(f"{owner}: its functions take no data; make it with data=..., an example of its data.")
+        fitted = fitted_argument(owner, self.data, data, self.dtype)
+        other = object.__new__(type(self))
+        groups = {group: replaced(getattr(self, group), fitted) for group in ("observed_data", "constant_data")}
+        other.__dict__.update(self.__dict__, data=fitted, **groups)
+        if types_of(fitted) != types_of(self.data):
+            other.__dict__.update(cache=ModelCache())
+            for group in groups:
+                arrays = {key: (dims, np.shape(array)) for key, (dims, array) in getattr(other, group).items()}
+                check_group(f"{owner}: {group}", arrays, other.labels(), of_draws=False)
+        return other
 
     def _constrain(self, position: Any) -> tuple[dict[str, Any], Any]:
         """Values by name, and the sum of their log-Jacobians [...]; None where all are real."""
@@ -471,7 +431,7 @@ class Model:
         alone; starts must be finite, and functions of draws must fit. Returns a ModelCheck: `ok` says whether all is
         so, and `print` shows each finding. Raises ModelError for a model that cannot be sampled at all.
         """
-        model_check: ModelCheck = _later("batchnuts.mcmc.starts.self_check", "check")(self, seed)
+        model_check: ModelCheck = later("batchnuts.mcmc.starts.self_check", "check")(self, seed)
         return model_check
 
     def varies(self) -> NDArray[np.bool_]:
@@ -482,16 +442,10 @@ class Model:
 _FIELDS = frozenset(
     {
         "initializer", "observed_data", "constant_data", "ground_truth", "batched_value_and_gradient",
-        "generated", "log_likelihood", "predictive", "prior", "of_data", "dims", "coords",
+        "generated", "log_likelihood", "predictive", "prior", "of_data", "data", "dims", "coords",
     }
 )  # fmt: skip
 """Fields of a Model that `from_function` passes on."""
-
-
-def _later(module: str, name: str) -> Callable[..., Any]:
-    """A function of a module that builds on this one, which is imported when a method needs it."""
-    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return function
 
 
 def _can_be_added(density: Any, log_jacobian: Any) -> bool:

@@ -9,31 +9,32 @@ batched over all draws, some hundred at a time, by the compiler and backend that
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch import BatchedFunction, batch, ops, primitive, random
+from batchnuts.autobatch import BatchedFunction, batch, primitive, random
 from batchnuts.autobatch.machine import (
     Identity,
-    TensorLibrary,
     TensorType,
     Traced,
     begin_code,
     engine_with,
     recorded,
-    tensor_library_of,
 )
 from batchnuts.disk_cache.folder import current, keeping
 from batchnuts.mcmc.model.check_model import place_of, user_functions
-from batchnuts.mcmc.model.failures import ends_nothing, failed_with
+from batchnuts.mcmc.model.data_argument import leaves_of, types_of
+from batchnuts.mcmc.model.failures import failed_with
 from batchnuts.mcmc.model.fingerprint import Fingerprint, fingerprint
 from batchnuts.mcmc.model.library_choice import OPS, DensityLibrary, density_library_for, density_library_of
 from batchnuts.mcmc.model.model import Model, ModelError
+from batchnuts.mcmc.model.quantity_functions import FUNCTIONS, OF_DRAWS, called
 from batchnuts.mcmc.model.variables import check_group, refuse_unknown_names
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 from batchnuts.process.signals import say
@@ -49,9 +50,6 @@ PRIOR_DRAWS = 1000
 
 _MOST_OF_PRIOR = 3
 """How many times as many draws of the prior are made, at most, where values are not finite."""
-
-OF_DRAWS = ("generated", "log_likelihood", "predictive")
-"""Functions of a draw's values."""
 
 _STREAMS = {"posterior": 1, "prior": 2, "prior_predictive": 3}
 """What is folded into the seed's key for their random numbers, which are not those of the chains."""
@@ -90,9 +88,11 @@ def check_quantities(
     density_library = _able(model, density_library)
     traced: dict[tuple[str, Types], Traced] = {}
     of_draws: dict[str, Any] = {}
+    leaves = leaves_of(model.data)
     if has_quantities(model):
-        trace = _traced(model, density_library, "of_draw", position, random.key(0))
-        traced["of_draw", _types(position, random.key(0))], of_draws = trace, trace.shapes
+        inputs = position, random.key(0), *leaves
+        trace = _traced(model, density_library, "of_draw", *inputs)
+        traced["of_draw", _types(*inputs)], of_draws = trace, trace.shapes
     axes = model.axes()
     for role, shapes in of_draws.items():
         arrays = {name: (model.dims_of(name, shape), shape) for name, shape in shapes.items()}
@@ -115,7 +115,8 @@ def check_quantities(
             f"{nearest(name, generated)}"
         )
     if model.prior is not None:
-        trace = traced["of_prior", _types(random.key(0))] = _traced(model, density_library, "of_prior", random.key(0))
+        of_seed = random.key(0), *leaves
+        trace = traced["of_prior", _types(*of_seed)] = _traced(model, density_library, "of_prior", *of_seed)
         expected = {variable.name: variable.shape for variable in model.variables}
         if trace.shapes != expected:
             raise ModelError(
@@ -138,8 +139,8 @@ def begin_quantities(model: Model) -> None:
 
 def generated_shapes(model: Model, density_library: DensityLibrary) -> dict[str, tuple[int, ...]]:
     """The shape of each quantity that a model generates from one draw. Raises ModelError for a function that fails."""
-    position = np.zeros(model.dimension, model.dtype)
-    traced = _cached_or_traced(model, _able(model, density_library), "of_draw", position, random.key(0))
+    inputs = np.zeros(model.dimension, model.dtype), random.key(0), *leaves_of(model.data)
+    traced = _cached_or_traced(model, _able(model, density_library), "of_draw", *inputs)
     shapes: dict[str, tuple[int, ...]] = traced.shapes["generated"]
     return shapes
 
@@ -153,8 +154,9 @@ def log_likelihood_at(model: Model, density_library: DensityLibrary, positions: 
 
     def at(position: Any) -> dict[str, Any]:
         if model.of_draw is not None:
-            return dict(model.of_draw.function(position, random.key(0))["log_likelihood"])
-        return _called(model, "log_likelihood", (model.constrain(position),), library)
+            of_draw = model.of_draw.function(position, random.key(0), *model.data_argument())
+            return dict(of_draw["log_likelihood"])
+        return called(model, "log_likelihood", (model.constrain(position), *model.data_argument()), library)
 
     try:
         compiled = library.compiled(at)
@@ -207,6 +209,12 @@ class Quantities:
         self._width = 0
         """Draws at once; 0: not known yet."""
 
+    def of_other(self, model: Model, seed: int) -> Quantities:
+        """The same programs for the model with other data of the same types (`Model.with_data`), and another seed."""
+        other = copy.copy(self)
+        other._model, other._seed = model, seed
+        return other
+
     def of_posterior(
         self, rows: NDArray[Any], chain: NDArray[np.int64] | None = None, draw: NDArray[np.int64] | None = None
     ) -> dict[str, Arrays]:
@@ -231,7 +239,7 @@ class Quantities:
         accepted, attempts, without = 0, 0, ""
         while accepted < count and attempts < _MOST_OF_PRIOR * count:
             keys = random.lane_keys(self._stream("prior"), count - accepted, first=attempts)
-            drawn: Arrays = self._run("of_prior", [keys], ROWS)
+            drawn: Arrays = self._run("of_prior", [keys], max(1, min(ROWS, MOST_NUMBERS // self._numbers_of_data)))
             finite = {name: np.isfinite(x).reshape(len(keys), -1).all(1) for name, x in drawn.items()}
             without = without or next((name for name, good in finite.items() if not good.all()), "")
             good = np.all(list(finite.values()), axis=0)
@@ -257,20 +265,25 @@ class Quantities:
         if not self._width:
             _, traced = self._program("of_draw", [rows, keys])
             numbers = sum(math.prod(shape) for shapes in traced.shapes.values() for shape in shapes.values())
-            self._width = max(1, min(ROWS, MOST_NUMBERS // max(1, numbers)))
+            self._width = max(1, min(ROWS, MOST_NUMBERS // max(1, numbers, self._numbers_of_data)))
         results: dict[str, Arrays] = self._run("of_draw", [rows, keys], self._width)
         return results
 
+    @property
+    def _numbers_of_data(self) -> int:
+        """Of the data that the functions take, at least 1."""
+        return max(1, sum(leaf.size for leaf in leaves_of(self._model.data)))
+
     def _program(self, name: str, inputs: list[NDArray[Any]]) -> tuple[BatchedFunction, Traced]:
-        """One of _FUNCTIONS over draws, for such inputs [n, ...], and its trace."""
-        first = [array[0] for array in inputs]
+        """One of FUNCTIONS over draws, for such inputs [n, ...] and the model's data, and its trace."""
+        first = [*(array[0] for array in inputs), *leaves_of(self._model.data)]
         place = name, _types(*first)
         if place not in self._programs:
             with keeping(self._execution.cache):
                 find = _cached_or_traced if self._checked else _traced
                 traced = find(self._model, self._density_library, name, *first)
             function = _over_draws(
-                _FUNCTIONS[name](self._model) if traced.again is None else traced.again, len(first), traced.expression
+                FUNCTIONS[name](self._model) if traced.again is None else traced.again, len(inputs), traced.expression
             )
             if (identity := traced.identity) is not None and self._execution.expert.mode == "xla":
                 key_of = self._density_library.library.key_by_identity
@@ -283,12 +296,15 @@ class Quantities:
         program, _ = self._program(name, inputs)
         count, execution = len(inputs[0]), self._execution
         result: Any = None
+        leaves = leaves_of(self._model.data)
+        data = (tuple(np.broadcast_to(leaf, (width, *leaf.shape)) for leaf in leaves),) if leaves else ()
         for start in range(0, count, width):
             rows = np.minimum(np.arange(start, start + width), count - 1)
             try:
                 with keeping(execution.cache):
                     part = program.run(
                         *(array[rows] for array in inputs),
+                        *data,
                         executor=self._executor,
                         backend=execution.backend,
                         mode=execution.expert.mode,
@@ -309,20 +325,22 @@ class Quantities:
 
 
 def _over_draws(function: Callable[..., Any], arguments: int, expression: Any) -> BatchedFunction:
-    """A function of one draw's arrays as a batched one. expression: what it computes, if that is known."""
+    """A function of one draw's arrays, and of data, as a batched one. expression: what it computes, if that is
+    known."""
 
     @primitive(costly=True, record=lambda *_: expression)
     def of_one(*arrays: Any) -> Any:
-        return function(*arrays)
+        *own, data = arrays
+        return function(*own, *data)
 
     @batch
-    def draw(position: Any, key: Any) -> Any:
-        result = of_one(position, key)
+    def draw(position: Any, key: Any, data: Any = ()) -> Any:
+        result = of_one(position, key, data)
         return result
 
     @batch
-    def prior(key: Any) -> Any:
-        result = of_one(key)
+    def prior(key: Any, data: Any = ()) -> Any:
+        result = of_one(key, data)
         return result
 
     return draw if arguments == 2 else prior
@@ -345,96 +363,6 @@ def _write_rows(part: Any, target: Any, start: int) -> None:
         rows[:] = part[: len(rows)]
 
 
-def _of_draw(model: Model) -> Callable[..., Any]:
-    """A function of a position and a key to a dict of results by role, which are arrays of their library."""
-
-    def of_values(position: Any, key: Any, library: TensorLibrary | None) -> dict[str, Any]:
-        if model.of_draw is not None:
-            at_once = model.of_draw.function(position, key)
-            return {role: dict(sorted(arrays.items())) for role, arrays in at_once.items()}
-        values = model.constrain(position)
-        inputs: dict[str, tuple[Any, ...]] = dict.fromkeys(OF_DRAWS, (values,))
-        inputs["predictive"] = (values, _as_seed(key, library))
-        roles = [role for role in OF_DRAWS if getattr(model, role) is not None]
-        return {role: _called(model, role, inputs[role], library) for role in roles}
-
-    def of_draw(position: Any, key: Any) -> Any:
-        library = tensor_library_of(position, key)
-        if library is None:
-            return of_values(position, key, None)
-        return library.call(lambda position, key: of_values(position, key, library), position, key)
-
-    return of_draw
-
-
-def _of_prior(model: Model) -> Callable[..., Any]:
-    """A function of a key to a dict of values."""
-
-    def of_prior(key: Any) -> Any:
-        library = tensor_library_of(key)
-        if library is None:
-            return _called(model, "prior", (key,), None)
-        # the second argument only says that there are 64 bits where the model has them
-        wide = library.tensor(np.zeros((), model.dtype))
-        return library.call(lambda key, _: _called(model, "prior", (_as_seed(key, library),), library), key, wide)
-
-    return of_prior
-
-
-_FUNCTIONS: dict[str, Callable[[Model], Callable[..., Any]]] = {"of_draw": _of_draw, "of_prior": _of_prior}
-"""What is compiled of a model, by name."""
-
-
-def _as_seed(key: Any, library: TensorLibrary | None) -> Any:
-    """A key as the library's own functions take it: TensorFlow's `stateless` ones want signed integers."""
-    return ops.bitcast(key, "int32") if library is not None and library.name == "TensorFlow" else key
-
-
-def _called(model: Model, role: str, inputs: tuple[Any, ...], library: TensorLibrary | None) -> dict[str, Any]:
-    try:
-        with ends_nothing:
-            result = getattr(model, role)(*inputs)
-    except Exception as error:
-        names = [variable.name for variable in model.variables] if role != "prior" else []
-        failed = failed_with(error, place_of(error, model), names, *user_functions(model))
-        raise ModelError(f"Model {model.name!r}: its function {role}, given one draw, {failed}") from error
-    return _by_name(model, role, result, library)
-
-
-def _by_name(model: Model, role: str, result: Any, library: TensorLibrary | None) -> dict[str, Any]:
-    """A function's result as a dict of arrays: an array alone is that of the model's only observed variable."""
-    if isinstance(result, Mapping):
-        if not result or not all(isinstance(name, str) for name in result):
-            raise ModelError(
-                f"Model {model.name!r}: its function {role} returns a dict of {list(result)}; expected names and "
-                "arrays."
-            )
-        arrays = dict(sorted(result.items()))  # as JAX has dicts
-    elif role in ("log_likelihood", "predictive") and len(model.observed_data) == 1:
-        arrays = {next(iter(model.observed_data)): result}
-    else:
-        alone = "" if role in ("prior", "generated") else "; an array alone is for models with one observed variable"
-        several_of = isinstance(result, list | tuple)
-        kind = "an array" if not several_of and tensor_library_of(result) is not None else f"a {type(result).__name__}"
-        raise ModelError(
-            f"Model {model.name!r}: its function {role} returns {kind}; expected a dict of names and arrays{alone}."
-        )
-    several = [
-        name
-        for name, value in arrays.items()
-        if isinstance(value, Mapping) or (isinstance(value, (list, tuple)) and tensor_library_of(value) is not None)
-    ]
-    if several:
-        raise ModelError(
-            f"Model {model.name!r}: its function {role} returns a {type(arrays[several[0]]).__name__} for "
-            f"{several[0]!r}; expected an array. Stack its parts into one, or give each a name."
-        )
-    if library is None:
-        return {name: np.asarray(value) for name, value in arrays.items()}
-    own = library
-    return {name: v if tensor_library_of(v) is own else own.tensor(np.asarray(v)) for name, v in arrays.items()}
-
-
 def _able(model: Model, density_library: DensityLibrary) -> DensityLibrary:
     """The library that computes a model's functions: that of the density, or where this is machine code and one of them
     is not written with `ops`, the library that would be the density's otherwise. `of_draw` is machine code."""
@@ -443,16 +371,17 @@ def _able(model: Model, density_library: DensityLibrary) -> DensityLibrary:
     if density_library.backend != OPS:
         return density_library
     key = TensorType("uint32", (2,))
-    types = {"of_draw": (TensorType(model.dtype, (model.dimension,)), key), "of_prior": (key,)}
+    data = types_of(model.data)
+    types = {"of_draw": (TensorType(model.dtype, (model.dimension,)), key, *data), "of_prior": (key, *data)}
     needed = ["of_draw"] * has_quantities(model) + ["of_prior"] * (model.prior is not None)
-    able = all(recorded(_FUNCTIONS[name](model), *types[name]) is not None for name in needed)
+    able = all(recorded(FUNCTIONS[name](model), *types[name]) is not None for name in needed)
     return density_library if able else density_library_of(model)
 
 
 def _traced(model: Model, density_library: DensityLibrary, name: str, *inputs: NDArray[Any]) -> Traced:
-    """One of _FUNCTIONS, traced now; where nothing is kept on disk, its shapes alone."""
+    """One of FUNCTIONS, traced now; where nothing is kept on disk, its shapes alone."""
     library = density_library.library
-    function, tensors = library.untransformed(_FUNCTIONS[name](model)), map(library.tensor, inputs)
+    function, tensors = library.untransformed(FUNCTIONS[name](model)), map(library.tensor, inputs)
     try:
         if current() is None:
             return Traced(library.result_shapes(function, *tensors))

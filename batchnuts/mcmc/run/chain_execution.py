@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -13,13 +12,14 @@ from batchnuts.autobatch import BatchedFunction
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
 from batchnuts.mcmc.execution.chain_states import ChainStates
 from batchnuts.mcmc.execution.chunk_runner import make_runner
-from batchnuts.mcmc.execution.evaluation import GradientService, ProgramGradients
+from batchnuts.mcmc.execution.evaluation import GradientService, ProgramGradients, of_lanes
 from batchnuts.mcmc.execution.in_parts import in_parts, width_for
 from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.kernel.make_transition import make_adaptation, make_transition
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
+from batchnuts.mcmc.model.data_argument import Leaves, leaves_of
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 
@@ -89,7 +89,8 @@ class LocalExecution(ChainExecution):
     def searched(
         self, run: ExecutedRun, metric: MetricParameters, arguments: Sequence[NDArray[Any]]
     ) -> tuple[Any, ...]:
-        return search(run.programs, run.execution, arguments, width_for(run.sampler.chain_count))
+        leaves = leaves_of(run.model.data)
+        return search(run.programs, run.execution, arguments, width_for(run.sampler.chain_count), leaves)
 
     @override
     def find_runner(self, run: ExecutedRun, states: ChainStates) -> Runner:
@@ -130,10 +131,16 @@ def deepest_of(sampler: SamplerSettings) -> int:
 
 
 def search(
-    programs: Programs, execution: ExecutionSettings, arguments: Sequence[NDArray[Any]], width: int
+    programs: Programs, execution: ExecutionSettings, arguments: Sequence[NDArray[Any]], width: int, leaves: Leaves = ()
 ) -> tuple[NDArray[Any], ...]:
-    """What `first_step_size` gives for some chains, `width` of them at a time; arguments: its own."""
+    """What `first_step_size` gives for some chains, `width` of them at a time; arguments: its own. leaves: the arrays
+    of the data that the density takes."""
     options = execution.run_options
     if options["schedule"] == "auto":
         options["schedule"] = "earliest"  # each block once in a sweep: a search is short, and so compiles sooner
-    return in_parts(partial(programs.first_step_size.run, **options), arguments, width)
+
+    def call(*arrays: NDArray[Any]) -> Any:
+        data = (of_lanes(leaves, len(arrays[0])),) if leaves else ()
+        return programs.first_step_size.run(*arrays, *data, **options)
+
+    return in_parts(call, arguments, width)

@@ -19,7 +19,7 @@ from batchnuts.mcmc.checkpoint.keeper import Keeper
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
 from batchnuts.mcmc.execution.chain_states import ChainStates, InDraws
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows
-from batchnuts.mcmc.execution.evaluation import GradientService
+from batchnuts.mcmc.execution.evaluation import GradientService, of_lanes
 from batchnuts.mcmc.execution.model_description import described, made_with
 from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.execution.runner import Counts, Interrupted, Runner, RunningStretch, UnboundedDensity
@@ -28,6 +28,7 @@ from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record
 from batchnuts.mcmc.kernel.make_transition import make_adaptation
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters, unit_metric
 from batchnuts.mcmc.model.check_model import UnboundedDensityError, density_failure, refuse_unbounded
+from batchnuts.mcmc.model.data_argument import leaves_of
 from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.run.chain_execution import ChainExecution, LocalExecution, deepest_of
@@ -224,6 +225,7 @@ class Run:
             first=np.full(n, states.transitions_done, "int64"),
             transitions=np.full(n, transitions, "int64"),
             max_tree_depth=max_tree_depth or self.sampler.max_tree_depth,
+            data=of_lanes(leaves_of(self.model.data), n),
         )
 
     def stretch(

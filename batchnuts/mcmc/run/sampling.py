@@ -21,21 +21,21 @@ from batchnuts.mcmc.checkpoint.keeper import Keeper
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun, require_same, require_same_density
 from batchnuts.mcmc.execution.chain_states import InDraws
 from batchnuts.mcmc.execution.evaluation import Checked
-from batchnuts.mcmc.execution.program_cache import borrow, check_disk_cache, give_back
+from batchnuts.mcmc.execution.program_cache import check_disk_cache, give_back
 from batchnuts.mcmc.execution.runner import Runner
-from batchnuts.mcmc.model.content import Content, check_content
-from batchnuts.mcmc.model.library_choice import choose_density_library, confirmed, likely_backend
+from batchnuts.mcmc.model.content import Content
+from batchnuts.mcmc.model.library_choice import likely_backend
 from batchnuts.mcmc.model.model import Model
-from batchnuts.mcmc.model.quantities import begin_quantities, check_quantities
+from batchnuts.mcmc.model.quantities import begin_quantities
 from batchnuts.mcmc.run.chain_execution import ChainExecution
 from batchnuts.mcmc.run.chains_choice import with_chains
+from batchnuts.mcmc.run.checked_model import checked_model
 from batchnuts.mcmc.run.choose_by_time import choose_by_time
 from batchnuts.mcmc.run.forecast import Size, memory_problem
 from batchnuts.mcmc.run.run import ProgressCallback, Run
 from batchnuts.mcmc.run.spent import Spent
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.starts.find_starts import check_at_starts
-from batchnuts.mcmc.starts.initialization import Proposals, make_proposals, positions_to_check
+from batchnuts.mcmc.starts.initialization import Proposals, make_proposals
 from batchnuts.mcmc.starts.tuning import Tuning, read_tuning
 from batchnuts.mcmc.stopping.interim_analyses import interim_analyses_of
 from batchnuts.mcmc.storage.contract import Stream
@@ -89,17 +89,8 @@ def run_chains(
         sampler = with_chains(sampler, begin.chains)
         execution = execution if saved is None else execution.model_copy(update={"backend": saved.backend})
         proposals = begin.proposals or make_proposals(model, sampler, execution, begin.tuning)
-        position = positions_to_check(model, sampler, proposals)
-        density_library, execution = choose_density_library(model, execution, position[0], sampler.chain_count)
-        checked = begin.checked
-        if checked is None or not checked.is_of(position[0]):
-            checked = check_at_starts(model, density_library, proposals, position)
-        first = checked.position
-        at_start = first, checked.log_density, checked.gradient
-        density_library = confirmed(density_library, at_start)
-        computed = content.computed(model)
-        check_quantities(computed, density_library, first, whole=computed is model)
-        check_content(model, lambda: density_library, content)
+        checked = checked_model(model, sampler, execution, content, proposals, begin.checked)
+        density_library, execution = checked.density_library, checked.execution
         checks = interim_analyses_of(model, density_library, sampler, execution)
         run = Run(
             model,
@@ -108,7 +99,7 @@ def run_chains(
             execution,
             progress or (lambda _: None),
             stop or StopSignals(),
-            borrow(model, density_library, sampler, execution, first, checked),
+            checked.borrow_programs(),
             random.lane_keys(sampler.seed, sampler.chain_count),
             divergences=content.divergences,
             spent=begin.spent,
@@ -119,8 +110,8 @@ def run_chains(
             keeper=keeper,
             saved=saved,
         )
-        with where(run, first) as chains:
-            draws = _phases(replace(run, chains=chains), proposals, computed)
+        with where(run, checked.first) as chains:
+            draws = phases(replace(run, chains=chains), proposals, checked.computed)
         give_back(model, sampler, execution, run.programs)  # not after an error: then their state is unknown
         give_back_freed()
         return draws
@@ -179,7 +170,7 @@ def _always(position: NDArray[Any], attempt: int) -> NDArray[Any]:
     return position
 
 
-def _phases(run: Run, proposals: Proposals, computed: Model) -> Draws:
+def phases(run: Run, proposals: Proposals, computed: Model) -> Draws:
     """Warmup from starts that were proposed, then draws; or the rest of them. computed: the model with the functions
     whose results are saved."""
     saved, not_numbers = run.saved, 0

@@ -6,6 +6,7 @@ disk (docs/decisions/0059-short-starts.md).
 
 from __future__ import annotations
 
+import functools
 import math
 from statistics import NormalDist
 from typing import Any
@@ -137,6 +138,7 @@ def chi_squared_exceeded(probability: float, freedom: int) -> float:
     return freedom * (1.0 - part + z * math.sqrt(part)) ** 3
 
 
+@functools.lru_cache(1024)
 def f_exceeded(probability: float, first: int, second: int) -> float:
     """What a number of the F distribution with `first` and `second` degrees of freedom exceeds with this probability.
 

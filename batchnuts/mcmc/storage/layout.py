@@ -6,6 +6,7 @@ in a block of one draw and among all. (Random numbers of predictions have a key 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -43,6 +44,13 @@ class Layout:
         """None after one of the model's functions has failed, or nobody waits for them, too."""
         self.left_out: str | None = None
         """Why there is nothing of what is computed from draws, or only of some."""
+
+    def of_other(self, model: Model, seed: int) -> Layout:
+        """The same for the model with other data of the same types (`Model.with_data`), and another seed."""
+        other = copy.copy(self)
+        other.model, other.left_out = self.content.computed(model), None
+        other._quantities = None if self._quantities is None else self._quantities.of_other(other.model, seed)
+        return other
 
     def of_draws(
         self,

@@ -1,0 +1,138 @@
+"""Exact cross-validation: the model is fitted without some observations, and judged by these.
+
+The expected log predictive density of an observation is the logarithm of its mean likelihood over draws of a posterior
+that has not seen it (Vehtari, Gelman and Gabry 2017, arXiv:1507.04544, equations 3 and 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.many.data_sets import DataSet, DataSets
+from batchnuts.many.fit import HELD_OUT
+from batchnuts.many.result import ManyResult
+from batchnuts.mcmc.model.model import Model, ModelError
+from batchnuts.settings.schema import nearest, shown
+
+Folds = Sequence[NDArray[np.int64]]
+"""The observations of each fold."""
+
+
+def folds_of(model: Model, folds: Any, rows: Sequence[str] | None, seed: int) -> tuple[Folds, list[str]]:
+    """The observations that are left out of each fit, and the entries of the data that have a row for each.
+
+    folds: a number of folds, into which observations are divided at random; or the observations of each, lists of
+    numbers or one list of labels, one for each observation. rows: None: entries as long as the observed data.
+    """
+    names, count = rows_of(model, rows)
+    if isinstance(folds, bool) or folds is None:
+        raise ModelError(f"folds: found {shown(folds)}; expected a number of folds, or the observations of each.")
+    if isinstance(folds, (int, np.integer)):
+        if not 2 <= folds <= count:
+            raise ModelError(f"folds: found {folds}; expected 2 to {count}, the number of observations.")
+        order = np.random.default_rng(seed).permutation(count) if folds < count else np.arange(count)
+        return [np.sort(part) for part in np.array_split(order, folds)], names
+    listed = list(folds)
+    if len(listed) == count and all(np.ndim(label) == 0 for label in listed):  # labels
+        labels = np.asarray(listed)
+        return [np.flatnonzero(labels == label) for label in dict.fromkeys(labels.tolist())], names
+    parts = [np.atleast_1d(np.asarray(part, np.int64)) for part in listed]
+    for number, part in enumerate(parts):
+        if not len(part) or part.min() < 0 or part.max() >= count or len(np.unique(part)) != len(part):
+            raise ModelError(
+                f"folds: fold {number} is {shown(listed[number])}; expected numbers of observations, 0 to "
+                f"{count - 1}, each once."
+            )
+        if len(part) == count:
+            raise ModelError(f"folds: fold {number} leaves nothing to fit.")
+    return parts, names
+
+
+def rows_of(model: Model, rows: Sequence[str] | None) -> tuple[list[str], int]:
+    """The entries of the data with a row for each observation, and the number of observations. Raises ModelError."""
+    owner = f"Model {model.name!r}"
+    if not isinstance(model.data, dict) or not model.gives("log_likelihood"):
+        raise ModelError(
+            f"{owner}: cross-validation needs data that are a dict, and the function log_likelihood of values and data."
+        )
+    data: Mapping[str, Any] = model.data
+    observed = [name for name in model.observed_data if name in data and np.ndim(data[name])]
+    if rows is None:
+        if not observed:
+            raise ModelError(f"{owner}: it has no observed_data among its data; name them, or give rows.")
+        count = len(data[observed[0]])
+        return [name for name, array in data.items() if np.shape(array)[:1] == (count,)], count
+    for name in rows:
+        if name not in data or not np.ndim(data[name]):
+            raise ModelError(f"rows: found {name!r}, which is no array of the data{nearest(str(name), data) or '.'}")
+    lengths = {len(data[name]) for name in rows}
+    if len(lengths) != 1:
+        raise ModelError(f"rows: found arrays of {sorted(lengths)} rows; expected one number of observations.")
+    return list(rows), lengths.pop()
+
+
+def without(model: Model, folds: Folds, names: Sequence[str], labels: Sequence[Any] | None = None) -> DataSets:
+    """For each fold the data without it, and those of it."""
+
+    def one(part: NDArray[np.int64], inside: bool) -> dict[str, Any]:
+        chosen = np.isin(np.arange(len(model.data[names[0]])), part) == inside
+        return {name: array[chosen] if name in names else array for name, array in model.data.items()}
+
+    class Sets(DataSets):
+        def __iter__(self) -> Iterator[DataSet]:
+            for number, part in enumerate(folds):
+                label = number if labels is None else labels[number]
+                yield DataSet(number, label, one(part, False), held_out=one(part, True))
+
+    return Sets((), len(folds))
+
+
+@dataclass(frozen=True, eq=False)
+class CrossValidation:
+    """The result of exact cross-validation.
+
+    `pointwise` [observations]: the expected log predictive density of each; NaN where its fit has failed. `elpd` is
+    their sum and `se` its standard error. `fits` has the fits, one for each fold. Two models of the same data are
+    compared observation by observation: the standard error of the difference is `sqrt(n) * (a.pointwise -
+    b.pointwise).std()`.
+    """
+
+    fits: ManyResult
+    folds: Folds
+    pointwise: NDArray[np.float64]
+
+    @property
+    def elpd(self) -> float:
+        """The expected log predictive density of all observations."""
+        return float(self.pointwise.sum())
+
+    @property
+    def se(self) -> float:
+        """Its standard error."""
+        return float(np.sqrt(len(self.pointwise)) * self.pointwise.std())
+
+    @property
+    def ok(self) -> bool:
+        """Whether all folds were fitted, with good draws."""
+        return self.fits.ok
+
+    def __repr__(self) -> str:
+        return (
+            f"elpd {self.elpd:.1f}, standard error {self.se:.1f}, of {len(self.pointwise):,} observations\n{self.fits}"
+        )
+
+
+def pointwise_of(fits: ManyResult, folds: Folds, count: int) -> NDArray[np.float64]:
+    """[observations]: what the fit without each says of it; NaN where it has failed."""
+    found = np.full(count, np.nan)
+    for number, part in enumerate(folds):
+        if number not in fits.rows or fits.rows[number].failed:
+            continue
+        kept = fits.fits.get(number).summaries[HELD_OUT]
+        found[part] = sum(values.reshape(len(part), -1).sum(axis=1) for _, values in kept.values())
+    return found
