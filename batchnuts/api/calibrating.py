@@ -7,6 +7,7 @@ from typing import Unpack
 
 from batchnuts.api.options import Options, with_options
 from batchnuts.many.calibration import Calibration, Simulate, by_prior, simulated
+from batchnuts.many.data_sets import example_of
 from batchnuts.many.fit import RANKS
 from batchnuts.many.progress import Report
 from batchnuts.many.run import ManyRun, fit_settings
@@ -47,8 +48,7 @@ def sbc(
     """
     if not isinstance(model, Model):
         raise ModelError(f"sbc takes a Model, found {type(model).__name__}.")
-    if model.data is None:
-        raise ModelError(f"Model {model.name!r}: its functions take no data; make it with data=..., an example.")
+    example_of(model)
     if isinstance(fits, bool) or not isinstance(fits, int) or fits < 10:
         raise SettingsError(f"fits: found {shown(fits)}; expected an integer of at least 10.")
     if simulate is not None and not callable(simulate):

@@ -15,6 +15,7 @@ import numpy as np
 
 from batchnuts.bridges.joint_parts import Parts, Values
 from batchnuts.bridges.tfp import failed, import_tfp, leaves, variable_of
+from batchnuts.mcmc.model.data_argument import Remade
 from batchnuts.mcmc.model.model import Model, ModelError, Variable
 from batchnuts.mcmc.model.supports import Support
 from batchnuts.mcmc.model.variables import Labels, checked_dims, checked_labels
@@ -60,8 +61,27 @@ def from_joint_distribution(
         if supports is None
         else {**_of_parts(parts, supports, axes, labels), **functions, "initializer": initializer}
     )
+    pinned_arrays = {
+        part.name: np.asarray(part.values[0])
+        for part in parts.pinned
+        if len(part.values) == 1 and part.name in new_pins
+    }
+
+    def remake(data: Mapping[str, Any]) -> Model:
+        others = {key: np.asarray(value, pinned_arrays[key].dtype) for key, value in data.items()}
+        return from_joint_distribution(
+            distribution, {**new_pins, **others}, name=title, dims=dims, coords=coords, initializer=initializer
+        )
+
     return Model(
-        name=title, dtype=parts.dtype, observed_data=observed, coords=labels, dims=axes, structured=True, **fields
+        name=title,
+        dtype=parts.dtype,
+        observed_data=observed,
+        remade=Remade(pinned_arrays, remake) if pinned_arrays else None,
+        coords=labels,
+        dims=axes,
+        structured=True,
+        **fields,
     )
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from batchnuts.bridges.errors import failed
 from batchnuts.bridges.tracing import LIBRARY, can_be_traced, in_dtype
 from batchnuts.bridges.versions import NUMPYRO
+from batchnuts.mcmc.model.data_argument import Remade
 from batchnuts.mcmc.model.model import Data, DType, Model
 from batchnuts.mcmc.model.variables import ModelError, Variable, checked_dims, checked_labels
 from batchnuts.process.signals import say
@@ -60,6 +61,8 @@ def from_numpyro(
     title = name or _name_of(model)
     _refuse_others(model)
     _check_arguments(title, model, args, kwargs)
+    options: dict[str, Any] = {"dtype": dtype, "dims": dims, "coords": coords, "init_strategy": init_strategy}
+    remade = _remade(model, args, kwargs, {"name": title, **options})
     _check_data(title, args, kwargs, dtype)
     _check_numbers(title, {f"the variable {key!r}": value for key, value in _around(model).items()}, dtype)
     bound: traces.Bound = (model, args, kwargs)
@@ -103,11 +106,29 @@ def from_numpyro(
         library="jax",
         initializer=None if init_strategy is None else _initializer(title, bound, init_strategy, dtype),
         observed_data=_observed_data(bound, sites, names, dtype),
+        remade=remade,
         generated=functools.partial(traces.constrained, *bound),
         dims={name: names.of(name) for name in reported},
         coords=checked_labels(f"Model {title!r}", coords),
         **functions,
     )
+
+
+def _remade(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> Remade | None:
+    """How the model is made of other arguments that are arrays; None where it has none of these."""
+    try:
+        given = inspect.signature(model).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return None
+    example = {name: np.asarray(value) for name, value in given.items() if isinstance(value, (np.ndarray, jax.Array))}
+    if not example or any(name in options for name in given):
+        return None
+
+    def make(data: Mapping[str, Any]) -> Model:
+        arrays = {name: np.asarray(value, example[name].dtype) for name, value in data.items()}
+        return from_numpyro(model, **{**given, **arrays}, **options)
+
+    return Remade(example, make)
 
 
 def _name_of(model: Any) -> str:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from batchnuts.bridges.errors import names_in_files, place_in_users_code, text_of
 from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype, say_none
 from batchnuts.bridges.versions import PYMC
+from batchnuts.mcmc.model.data_argument import Remade
 from batchnuts.mcmc.model.model import Data, DType, Model, NaturalScale
 from batchnuts.mcmc.model.variables import ModelError, Variable, checked_dims, checked_labels
 from batchnuts.process.signals import say
@@ -165,10 +166,29 @@ def from_pymc(
         initializer=functools.partial(around, np.concatenate([array.reshape(-1) for array in zeros]), JITTER),
         observed_data=_data(find_observations(model), given_dims),
         constant_data=_data(find_constants(model), given_dims),
+        remade=_remade(model, {"name": title, "dtype": dtype, "dims": dims, "coords": coords}),
         dims={v.name: given_dims.get(v.name, _axes(v.name, v.ndim)) for v in reported},
         coords=labels,
         **functions,
     )
+
+
+def _remade(model: Any, options: Mapping[str, Any]) -> Remade | None:
+    """How the model is made of other values of its data containers; None where it has none."""
+    containers = {variable.name: variable for variable in model.data_vars if hasattr(variable, "get_value")}
+    if not containers:
+        return None
+
+    def make(data: Mapping[str, Any]) -> Model:
+        before = {name: containers[name].get_value() for name in data}
+        values = {name: np.asarray(value, before[name].dtype) for name, value in data.items()}
+        try:
+            pymc.set_data(values, model=model)
+            return from_pymc(model, **options)
+        finally:
+            pymc.set_data(before, model=model)
+
+    return Remade({name: np.asarray(variable.get_value()) for name, variable in containers.items()}, make)
 
 
 def _scalar(density: Translated, values: Mapping[str, Any]) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.many.data_sets import DataSet
+from batchnuts.many.data_sets import DataSet, example_of
 from batchnuts.many.fit import LEVELS, RANKS
 from batchnuts.many.result import ManyResult
 from batchnuts.many.uniformity import Uniformity
@@ -54,7 +54,7 @@ def simulated(model: Model, simulate: Simulate, fits: int, seed: int) -> Iterato
 
 
 def _checked(model: Model, parameters: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    shapes = {variable.name: variable.shape for variable in model.variables} if model.reports_variables else {}
+    shapes = model.value_shapes if model.reports_variables or model.parameters is not None else {}
     found = {}
     for name, value in parameters.items():
         array = np.asarray(value)
@@ -73,7 +73,8 @@ def _checked(model: Model, parameters: Mapping[str, Any]) -> dict[str, NDArray[A
 
 def by_prior(model: Model, execution: ExecutionSettings, fits: int, seed: int) -> Iterator[DataSet]:
     """The same by the model's own functions `prior` and `predictive`; the rest of the data is the model's own."""
-    observed = [name for name in model.observed_data if isinstance(model.data, dict) and name in model.data]
+    example = example_of(model)
+    observed = [name for name in model.observed_data if isinstance(example, dict) and name in example]
     if model.prior is None or model.predictive is None or not observed:
         raise ModelError(
             f"Model {model.name!r}: give simulate, a function of a generator to parameters and data; or give the model "
@@ -86,7 +87,7 @@ def by_prior(model: Model, execution: ExecutionSettings, fits: int, seed: int) -
         if name not in predicted:
             raise ModelError(f"Model {model.name!r}: its function predictive gives no {name!r}, which it observes.")
     for number in range(fits):
-        data = {**model.data, **{name: predicted[name][number] for name in observed}}
+        data = {**example, **{name: predicted[name][number] for name in observed}}
         yield DataSet(number, number, data, truth={name: array[number] for name, array in values.items()})
 
 

@@ -72,11 +72,7 @@ def data_sets(model: Model, data: Any, labels: Sequence[Label] | None = None, by
 
     Raises ModelError for anything else, and for labels that do not fit.
     """
-    if model.data is None:
-        raise ModelError(
-            f"Model {model.name!r}: its functions take no data; make it with data=..., an example of a data set, and "
-            "functions whose last argument is the data."
-        )
+    example_of(model)
     if by is not None and not hasattr(data, "groupby"):
         raise ModelError(f"by: found {by!r}, which names a column; data is a {type(data).__name__}, not a table.")
     if hasattr(data, "groupby") and hasattr(data, "columns"):
@@ -96,9 +92,23 @@ def data_sets(model: Model, data: Any, labels: Sequence[Label] | None = None, by
     return sets if labels is None else _labelled(sets, labels)
 
 
+def example_of(model: Model) -> Any:
+    """The data that a model was made with. Raises ModelError for a model that cannot have others."""
+    if model.data is not None:
+        return model.data
+    if model.remade is not None:
+        return dict(model.remade.example)
+    raise ModelError(
+        f"Model {model.name!r}: its functions take no data; make it with data=..., an example of a data set, and "
+        "functions whose last argument is the data. (A model of Stan, NumPyro, PyMC or TensorFlow Probability needs "
+        "data, arrays as arguments, data containers, or pinned values.)"
+    )
+
+
 def _is_structure(model: Model, data: list[Any]) -> bool:
     """Whether a list is a structure like the model's data, not a list of these."""
-    return isinstance(model.data, list) and flatten(data)[1] == flatten(model.data)[1]
+    example = example_of(model)
+    return isinstance(example, list) and flatten(data)[1] == flatten(example)[1]
 
 
 def _labelled(sets: DataSets, labels: Sequence[Label]) -> DataSets:
@@ -116,12 +126,15 @@ def _labelled(sets: DataSets, labels: Sequence[Label]) -> DataSets:
 
 def _of_arrays(model: Model, data: Any) -> DataSets:
     leaves, tree = flatten(data)
-    examples, own = flatten(model.data)
-    if tree != own and not (isinstance(data, Mapping) and isinstance(model.data, dict)):
+    of_model = example_of(model)
+    if model.remade is not None and isinstance(data, Mapping):  # which may leave some as they are
+        of_model = {name: value for name, value in of_model.items() if name in data}
+    examples, own = flatten(of_model)
+    if tree != own and not (isinstance(data, Mapping) and isinstance(of_model, dict)):
         raise ModelError(f"data is {_in_words(data)}; expected {own}, as the model's own data, with an axis of fits.")
-    if isinstance(model.data, dict):
-        _refuse_other_names(model.data, data)
-        data = {name: _as_leaf(example, data[name]) for name, example in model.data.items()}
+    if isinstance(of_model, dict):
+        _refuse_other_names(of_model, data)
+        data = {name: _as_leaf(example, data[name]) for name, example in of_model.items()}
         leaves, tree = flatten(data)
     arrays = [np.asarray(leaf) for leaf in leaves]
     names = leaf_names("data", tree)
@@ -174,17 +187,20 @@ def _of_table(model: Model, table: pandas.DataFrame, by: str | None) -> DataSets
         raise ModelError(
             f"by: found {by!r}; expected the column that tells data sets apart, of {', '.join(columns)}{hint}."
         )
-    if not isinstance(model.data, dict):
+    example = example_of(model)
+    if not isinstance(example, dict):
         raise ModelError(f"Model {model.name!r}: its data are no dict, whose names could be columns of a table.")
-    for name in model.data:
+    if model.remade is not None:  # which may leave some as they are
+        example = {name: value for name, value in example.items() if name in columns}
+    for name in example:
         if name not in columns:
             raise ModelError(f"data: the table has no column {name!r}{nearest(name, columns) or '.'}")
 
     def one(rows: Any) -> Any:
         found = {}
-        for name, example in model.data.items():
+        for name, of_model in example.items():
             values = rows[name].to_numpy()
-            if np.ndim(example) == 0:
+            if np.ndim(of_model) == 0:
                 if len(np.unique(values)) != 1:
                     return NotRead(f"the column {name!r} has several values, of which the model takes one")
                 values = values[0]
@@ -248,7 +264,7 @@ class Padding:
     def __post_init__(self) -> None:
         if self.mask is None:
             return
-        data = self.model.data
+        data = example_of(self.model)
         if not isinstance(data, dict) or self.mask not in data or np.ndim(data[self.mask]) != 1:
             raise ModelError(
                 f"mask: found {self.mask!r}; expected the name of an entry of the model's data, a vector with one "
@@ -259,7 +275,7 @@ class Padding:
         """The data set with a mask, and rows added up to a class of sizes. Raises ModelError."""
         if self.mask is None:
             return data
-        example, mask = self.model.data, self.mask
+        example, mask = example_of(self.model), self.mask
         if not isinstance(data, Mapping):
             raise ModelError(f"data is {_in_words(data)}; expected a dict, as the model's own data.")
         along = [

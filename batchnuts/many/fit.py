@@ -100,6 +100,8 @@ class Fit:
     groups: Mapping[str, Group] = field(default_factory=dict)
     """Of its draws, where they are kept."""
     summaries: Summaries = field(default_factory=dict)
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    """Of axes, by name."""
 
 
 def seed_of(seed: int, number: int) -> int:
@@ -145,9 +147,11 @@ class Fitter:
             return Fit(data_set.number, _failed(row, f"{type(error).__name__}: {error}", began))
 
     def _prepare(self, model: Model) -> tuple[PreparedModel, Layout]:
-        types = types_of(model.data)
+        settings, types = self.settings, types_of(model.data)
+        if model.remade is not None:  # another density
+            prepared = prepare(model, settings.sampler, settings.execution, settings.content)
+            return prepared, Layout(model, settings.content, prepared.execution, settings.sampler.seed)
         if types not in self._prepared:
-            settings = self.settings
             while len(self._prepared) >= self.wanted:
                 del self._prepared[next(iter(self._prepared))]
             example = settings.model if types == types_of(settings.model.data) else model
@@ -176,7 +180,13 @@ class Fitter:
         if HELD_OUT in keep:
             summaries[HELD_OUT] = self._held_out(data_set, draws, prepared)
         kept = {name: groups[name] for name in GROUPS if name in groups} if DRAWS in keep else {}
-        return Fit(data_set.number, _ended(row, draws, check, began), kept, summaries)
+        labels = {
+            dim: named.values
+            for group in groups.values()
+            for dim, named in group.coords.items()
+            if dim not in ("chain", "draw")
+        }
+        return Fit(data_set.number, _ended(row, draws, check, began), kept, summaries, labels)
 
     def _ranks(
         self, data_set: DataSet, groups: Mapping[str, Group], prepared: PreparedModel, model: Model

@@ -9,9 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from batchnuts.files.groups import Group, datasets_of
+from batchnuts.files.groups import datasets_of
 from batchnuts.many.data_sets import Label
 from batchnuts.many.fit import GROUPS, QUANTILES, Fit, Row
 from batchnuts.many.store import KINDS, Fits, StoreError, ZarrFits
@@ -116,41 +115,28 @@ class ManyResult:
 
     def summary(self, kind: str) -> xarray.Dataset:
         """Of "mean", "sd", "quantiles" and "ranks" what was kept, (fit, ...). Raises StoreError where it was not."""
-        import xarray
-
-        fits = self._all()
-        kept = [fit for fit in fits if kind in fit.summaries]
-        if not kept:
-            raise StoreError(f"keep: {shown(kind)} was not kept, or all fits have failed.")
-        arrays = {}
-        for name, (dims, example) in kept[0].summaries[kind].items():
-            of_fits = [fit.summaries[kind][name][1] if kind in fit.summaries else None for fit in fits]
-            arrays[name] = (("fit", *dims), _side_by_side(of_fits, example))
-        coords: dict[str, Any] = {"fit": self.labels}
-        if kind == "quantiles":
-            coords["quantile"] = list(QUANTILES)
-        return xarray.Dataset(arrays, coords=coords | _labels(kept[0].groups.values(), arrays))
+        coords = {"quantile": list(QUANTILES)} if kind == "quantiles" else {}
+        return self._dataset(kind, coords, f"keep: {shown(kind)} was not kept, or all fits have failed.")
 
     def draws(self, group: str) -> xarray.Dataset:
         """A group of draws, (fit, chain, draw, ...): NaN, or 0 where there are no fractions, after a fit's own draws.
 
         It is in memory as a whole; a store is read lazily by `xarray.open_zarr(path, group="posterior")`.
         """
+        coords = {"draws": ("fit", [row.draws for row in self.rows.values()])}
+        missing = f"There are no draws of the group {group!r}: they were not kept, or all fits have failed."
+        return self._dataset(group, coords, missing)
+
+    def _dataset(self, group: str, coords: dict[str, Any], missing: str) -> xarray.Dataset:
         import xarray
 
-        fits = self._all()
-        kept = [fit for fit in fits if group in fit.groups]
-        if not kept:
-            raise StoreError(f"There are no draws of the group {group!r}: they were not kept, or all fits have failed.")
-        arrays = {}
-        for name, named in kept[0].groups[group].arrays.items():
-            of_fits = [np.asarray(f.groups[group].arrays[name].values) if group in f.groups else None for f in fits]
-            arrays[name] = (("fit", *named.dims), _side_by_side(of_fits, np.asarray(named.values)))
-        coords = {"fit": self.labels, "draws": ("fit", [fit.row.draws for fit in fits])}
-        return xarray.Dataset(arrays, coords=coords | _labels([kept[0].groups[group]], arrays))
-
-    def _all(self) -> list[Fit]:
-        return [self.fits.get(number) for number in self.rows]
+        arrays = self.fits.stacked(group, list(self.rows))
+        if not arrays:
+            raise StoreError(missing)
+        labels = self.fits.labels()
+        dims = {dim for of_array, _ in arrays.values() for dim in of_array}
+        named = {dim: names for dim, names in labels.items() if dim in dims}
+        return xarray.Dataset(arrays, coords={"fit": self.labels, **coords, **named})
 
 
 def open_many(path: str | os.PathLike[str]) -> ManyResult:
@@ -159,30 +145,3 @@ def open_many(path: str | os.PathLike[str]) -> ManyResult:
     Raises StoreError for what is no such store.
     """
     return ManyResult(ZarrFits.opened(path))
-
-
-def _side_by_side(arrays: list[NDArray[Any] | None], example: NDArray[Any]) -> NDArray[Any]:
-    """Arrays of fits along a new axis, with room for the largest."""
-    there = [np.shape(array) for array in arrays if array is not None]
-    inner = tuple(int(n) for n in np.max(there, axis=0)) if example.ndim else ()
-    missing = any(array is None for array in arrays)
-    dtype = np.result_type(example.dtype, np.float32) if missing and example.dtype.kind in "iu" else example.dtype
-    fill = np.nan if dtype.kind == "f" else 0
-    joined = np.full((len(arrays), *inner), fill, dtype)
-    for number, array in enumerate(arrays):
-        if array is not None:
-            place: Any = (number, *map(slice, np.shape(array)))
-            joined[place] = array
-    return joined
-
-
-def _labels(groups: Any, arrays: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-    """The labels of axes other than draws."""
-    dims = {dim for of_array, _ in arrays.values() for dim in of_array}
-    found: dict[str, Any] = {}
-    group: Group
-    for group in groups:
-        for dim, named in group.coords.items():
-            if dim in dims and dim not in ("chain", "draw") and named.dims == (dim,):
-                found[dim] = named.values
-    return found

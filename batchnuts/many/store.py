@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ from typing_extensions import override
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.files.groups import Group
-from batchnuts.many.fit import GROUPS, HELD_OUT, QUANTILES, RANKS, SUMMARIES, Fit, Row, Summaries
+from batchnuts.many.fit import GROUPS, HELD_OUT, QUANTILES, RANKS, SUMMARIES, Fit, Named, Row, Summaries
 from batchnuts.settings.schema import shown
 
 FORMAT = 1
@@ -62,6 +62,31 @@ class Fits(Protocol):
     def get(self, number: int) -> Fit:
         """A fit, with its arrays."""
 
+    def labels(self) -> dict[str, Any]:
+        """The labels of axes, by name, as far as draws were kept."""
+
+    def stacked(self, group: str, numbers: Sequence[int]) -> dict[str, Named]:
+        """The variables of a group of draws, or of a kind of summary, of these fits side by side: ("fit", ...) and an
+        array. What a fit lacks is NaN; in arrays of integers that all fits have, and of booleans, 0."""
+
+
+def side_by_side(arrays: Sequence[NDArray[Any] | None], example: NDArray[Any]) -> NDArray[Any]:
+    """Arrays of fits along a new axis, with room for the largest; None: a fit that has none."""
+    there = [np.shape(array) for array in arrays if array is not None]
+    inner = tuple(int(n) for n in np.max(there, axis=0)) if example.ndim else ()
+    dtype = _with_nan(example.dtype) if any(array is None for array in arrays) else example.dtype
+    joined = np.full((len(arrays), *inner), np.nan if dtype.kind == "f" else 0, dtype)
+    for number, array in enumerate(arrays):
+        if array is not None:
+            place: Any = (number, *map(slice, np.shape(array)))
+            joined[place] = array
+    return joined
+
+
+def _with_nan(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype, or for integers one of floats."""
+    return np.result_type(dtype, np.float32) if dtype.kind in "iu" else dtype
+
 
 @dataclass
 class MemoryFits(Fits):
@@ -89,6 +114,26 @@ class MemoryFits(Fits):
     @override
     def get(self, number: int) -> Fit:
         return self.fits[number]
+
+    @override
+    def labels(self) -> dict[str, Any]:
+        return next((dict(fit.labels) for fit in self.fits.values() if not fit.row.failed), {})
+
+    @override
+    def stacked(self, group: str, numbers: Sequence[int]) -> dict[str, Named]:
+        of_fits = [_named(self.fits[number], group) for number in numbers]
+        found: dict[str, Named] = {}
+        for name, (dims, example) in next(filter(None, of_fits), {}).items():
+            arrays = [named[name][1] if named else None for named in of_fits]
+            found[name] = (("fit", *dims), side_by_side(arrays, example))
+        return found
+
+
+def _named(fit: Fit, group: str) -> dict[str, Named]:
+    """The variables of a group of a fit, or of a kind of summary; none where it has failed."""
+    if group in fit.groups:
+        return {name: (a.dims, np.asarray(a.values)) for name, a in fit.groups[group].arrays.items()}
+    return dict(fit.summaries.get(group, {}))
 
 
 @dataclass(frozen=True)
@@ -239,7 +284,7 @@ class ZarrFits(Fits):
         except OSError as error:
             raise StoreError(f"{str(self.path)!r} cannot be written: {error.strerror or error}.") from None
         self._read = None
-        coords = {dim: list(map(_plain, named)) for fit in fits.values() for dim, named in _labels_of(fit).items()}
+        coords = {dim: list(map(_plain, named)) for fit in fits.values() for dim, named in fit.labels.items()}
         known = dict(self.root.attrs.get("coords", {}))
         if coords.keys() - known.keys():
             self.root.attrs["coords"] = {**coords, **known}
@@ -315,6 +360,27 @@ class ZarrFits(Fits):
                 }
         return Fit(number, row, groups, summaries)
 
+    @override
+    def labels(self) -> dict[str, Any]:
+        return dict(self.root.attrs.get("coords", {}))
+
+    @override
+    def stacked(self, group: str, numbers: Sequence[int]) -> dict[str, Named]:
+        if group not in self.root:
+            return {}
+        rows = self._rows()
+        failed = np.array([bool(rows[number].failed) for number in numbers])
+        found: dict[str, Named] = {}
+        for name, array in self.root[group].arrays():
+            there = [number for number in numbers if number < array.shape[0]]
+            values = np.full((len(numbers), *array.shape[1:]), array.fill_value, array.dtype)
+            values[: len(there)] = array[:][there]
+            if failed.any() and values.dtype.kind in "iu":
+                values = values.astype(_with_nan(values.dtype))
+                values[failed] = np.nan
+            found[name] = tuple(map(str, array.metadata.dimension_names)), values
+        return found
+
 
 def require_zarr() -> Any:
     """The package zarr. Raises StoreError where it is not installed."""
@@ -349,15 +415,6 @@ def _arrays_of(fit: Fit) -> Iterator[_Array]:
     for kind, variables in fit.summaries.items():
         for name, (dims, values) in variables.items():
             yield _Array(kind, name, dims, np.asarray(values))
-
-
-def _labels_of(fit: Fit) -> dict[str, Any]:
-    return {
-        dim: named.values
-        for group in fit.groups.values()
-        for dim, named in group.coords.items()
-        if dim not in ("chain", "draw") and named.dims == (dim,)
-    }
 
 
 def _attributes(kind: str, name: str) -> Mapping[str, Any]:

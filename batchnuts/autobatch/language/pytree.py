@@ -77,15 +77,19 @@ def flatten(value: Any) -> tuple[list[Any], TreeDef]:
 def _build(tree: TreeDef, leaves: Iterator[Any]) -> Any:
     if tree.kind is None:
         return next(leaves)
-    children = [_build(child, leaves) for child in tree.children]
-    if tree.kind in (tuple, list):
-        return tree.kind(children)
-    if tree.kind is dict:
-        return dict(zip(tree.names, children))
-    if issubclass(tree.kind, tuple):
-        return tree.kind(*children)
-    instance = object.__new__(tree.kind)
-    fields = dict(zip(tree.names, children))
+    return _container(tree.kind, tree.names, [_build(child, leaves) for child in tree.children])
+
+
+def _container(kind: type, names: tuple[Any, ...], children: list[Any]) -> Any:
+    """A container of that type with these children."""
+    if kind in (tuple, list):
+        return kind(children)
+    if kind is dict:
+        return dict(zip(names, children))
+    if issubclass(kind, tuple):
+        return kind(*children)
+    instance = object.__new__(kind)
+    fields = dict(zip(names, children))
     _assign(instance, fields)
     if hasattr(instance, "__post_init__"):
         with contextlib.suppress(Exception):  # it may check values, where here are types, or the arrays of all lanes
@@ -121,13 +125,22 @@ def hashable(value: Any) -> tuple[tuple[Any, ...], TreeDef]:
 
 def map_leaves(function: Callable[..., Any], first: Structure, *rest: Any) -> Structure:
     """`function` of corresponding leaves of equally shaped structures, in that structure."""
-    leaves, tree = flatten(first)
-    others = [flatten(structure) for structure in rest]
-    for _, other in others:
-        if other != tree:
-            raise ValueError(f"structures differ: {tree} and {other}")
-    result: Structure = unflatten(tree, [function(*group) for group in zip(leaves, *(other for other, _ in others))])
+    tree = flatten(first)[1] if rest else LEAF
+    for other in rest:
+        if (its_tree := flatten(other)[1]) != tree:
+            raise ValueError(f"structures differ: {tree} and {its_tree}")
+    result: Structure = _mapped(function, first, *rest)
     return result
+
+
+def _mapped(function: Callable[..., Any], first: Any, *rest: Any) -> Any:
+    """The same of structures that are equally shaped."""
+    structure = parts(first)
+    if structure is None:
+        return function(first, *rest)
+    names, children = structure
+    others = [part[1] for part in map(parts, rest) if part is not None]
+    return _container(type(first), names, [_mapped(function, *group) for group in zip(children, *others)])
 
 
 def leaf_names(name: str, tree: TreeDef) -> list[str]:

@@ -10,9 +10,10 @@ grow without new code. Arrays over lanes are views of these rows, strided: the s
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,17 +52,43 @@ class Layout:
         """The entries of all lanes by name; rows, frames, buffers: uint8 [lanes, bytes]. Frames are [lanes, depth + 1,
         ...]."""
         lanes = len(rows)
-        for block, entries in ((rows, self.fields), (buffers, self.buffers)):
-            for name, (offset, type_) in entries.items():
-                yield name, _view(block, offset, lanes, type_.shape, type_.dtype)
-        for variable, (offset, type_) in self.frames.items():
-            shape = (depth + 1, *type_.shape)
-            yield f"frames:{variable}", _view(frames, offset * (depth + 1), lanes, shape, type_.dtype)
+        if depth not in self._frames_of:
+            self._frames_of[depth] = tuple(
+                _Place.of(f"frames:{variable}", offset * (depth + 1), (depth + 1, *type_.shape), type_.dtype)
+                for variable, (offset, type_) in self.frames.items()
+            )
+        for block, places in zip((rows, buffers, frames), (*self._places, self._frames_of[depth]), strict=True):
+            of_lane = block.strides[0]
+            for name, offset, shape, dtype, inner in places:
+                yield name, np.ndarray((lanes, *shape), dtype, block, offset, (of_lane, *inner))
+
+    @functools.cached_property
+    def _places(self) -> tuple[tuple[_Place, ...], tuple[_Place, ...]]:
+        """Of fields and of buffers."""
+        fields, buffers = (
+            tuple(_Place.of(name, offset, type_.shape, type_.dtype) for name, (offset, type_) in entries.items())
+            for entries in (self.fields, self.buffers)
+        )
+        return fields, buffers
+
+    @functools.cached_property
+    def _frames_of(self) -> dict[int, tuple[_Place, ...]]:
+        """Of frames, by the depth of stacks."""
+        return {}
 
 
-def _view(block: np.ndarray, offset: int, lanes: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    inner = np.empty(shape, dtype).strides
-    return np.ndarray((lanes, *shape), dtype, block, offset, (block.strides[0], *inner))
+class _Place(NamedTuple):
+    """Where the views of an entry begin, and their form for one lane: found out once, states are made often."""
+
+    name: str
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, name: str, offset: int, shape: tuple[int, ...], dtype: str) -> _Place:
+        return cls(name, offset, tuple(shape), np.dtype(dtype), np.empty(shape, dtype).strides)
 
 
 def layout_of(

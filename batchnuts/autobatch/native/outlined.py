@@ -8,6 +8,7 @@ array of pointers (`Context.SHARED`) has their addresses after those of shared a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class Outlined:
     calls: tuple[CFunction, ...] = ()
     """Functions of C that it calls, which live as long as it does."""
 
-    @property
+    @functools.cached_property
     def address(self) -> int:
         """Where it is, as soon as LLVM has made it."""
         return self.code.result().address(COMPUTE)

@@ -31,6 +31,7 @@ from batchnuts.bridges.stan.library import (
 from batchnuts.bridges.stan.mir import draws_numbers
 from batchnuts.bridges.versions import STAN
 from batchnuts.disk_cache.identity import digest_of
+from batchnuts.mcmc.model.data_argument import Remade
 from batchnuts.mcmc.model.model import DType, Model, ModelError, OfDraw
 from batchnuts.mcmc.model.named_parameters import NamedParameters
 from batchnuts.mcmc.model.supports import SupportError
@@ -84,8 +85,26 @@ def from_stan(
         computed_by = f"Stan's C function, in float64{', ' if choice.note else ''}{choice.note}"
     elif translation.gradient is not None:
         computed_by = f"machine code, {choice.note}"
+    arrays = {key: np.asarray(value) for key, value in values.items() if _is_array(value)}
+
+    def remake(data: Mapping[str, Any]) -> Model:
+        return from_stan(
+            program,
+            data={**values, **data},
+            include_paths=include_paths,
+            name=title,
+            dims=dims,
+            coords=coords,
+            log_likelihood=log_likelihood,
+            predictive=predictive,
+            engine=engine,
+            dtype=dtype,
+            initializer=initializer,
+        )
+
     return Model(
         name=title,
+        remade=Remade(arrays, remake) if arrays else None,
         log_density=LogDensity(compiled) if translation is None else translation,
         dimension=stan.dimension,
         dtype=dtype or "float64",
@@ -101,6 +120,14 @@ def from_stan(
         dims=dims or {},
         coords=coords or {},
     )
+
+
+def _is_array(value: Any) -> bool:
+    """Whether data are numbers, or lists of numbers of equal lengths."""
+    try:
+        return np.asarray(value).dtype.kind in "biuf"
+    except ValueError:
+        return False
 
 
 def _source(

@@ -67,6 +67,9 @@ any case. A file is read as often as it has such parts."""
 
 SHARE = 4
 
+SMALL = 1_000_000
+"""Bytes of all draws up to which they are read at once, by one thread: others would only be waited for."""
+
 OF_BLOCKS = 20_000_000
 """Bytes that a thread takes for blocks of chains in float64, with their spectra."""
 
@@ -414,6 +417,8 @@ def diagnostics_bytes(chains: int, draws: int, count: int, item: int) -> int:
 def _portions(chains: int, draws: int, count: int, item: int) -> tuple[int, int, int]:
     """Threads, coefficients that one of them looks at together, and coefficients that are read at a time."""
     per_coefficient = chains * draws
+    if per_coefficient * count * item <= SMALL:
+        return 1, max(1, min(BLOCK // per_coefficient, count)), count
     threads = AT_ONCE if AT_ONCE * per_coefficient * WORKING_BYTES <= WORK else 1
     per_thread = max(1, min(BLOCK // per_coefficient, -(-count // threads)))
     together = threads * per_thread
@@ -442,7 +447,8 @@ def _in_parts(
             stop = min(start + width, count)
             values = columns_of(blocks, slice(start, stop))
             parts = range(0, stop - start, per_thread)
-            results = pool.map(reduce_part, [values[part : part + per_thread] for part in parts])
+            mapped = map if len(parts) == 1 else pool.map  # a thread more would only be waited for
+            results = mapped(reduce_part, [values[part : part + per_thread] for part in parts])
             for part, result in zip(parts, results, strict=True):
                 yield slice(start + part, min(start + part + per_thread, stop)), result
             del values, results  # before others are read

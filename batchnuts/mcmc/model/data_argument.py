@@ -8,7 +8,8 @@ same types is another value of its inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,17 @@ from batchnuts.settings.schema import nearest, shown
 
 INTEGERS = {"float32": "int32", "float64": "int64"}
 """The dtype of integers beside floats of a dtype, as JAX has them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Remade:
+    """The data of a model of another library, which is made anew for other data: its functions take none."""
+
+    example: Mapping[str, Any]
+    """The data that it was made with, arrays by name."""
+    make: Callable[[Mapping[str, Any]], Any]
+    """Gives the model of other data, some of these names."""
+
 
 Leaves = tuple[NDArray[Any], ...]
 """The arrays of a data set, depth first."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from batchnuts.autobatch import ops
 from batchnuts.autobatch.machine import library_of
 from batchnuts.mcmc.model.data_argument import (
+    Remade,
     checked_argument,
     data_groups,
     fitted_argument,
@@ -105,6 +106,8 @@ class Model(FromLibraries):
     `with_data` gives the same model of other data, whose compiled programs are the
     same. Then `observed_data` may be names of its entries; the others are stored as constant data.
 
+    `remade`: how a model of another library is made anew for other data, by `with_data`, where its functions take none.
+
     `library`: what `log_density` is written in, "jax" or "tensorflow", where that is known; None: it is found out.
     `computed_by`: what a run's summary says of who computes it, if that is neither a library nor written with `ops`.
 
@@ -137,6 +140,7 @@ class Model(FromLibraries):
     rejection: Callable[[NDArray[Any]], str] | None = None
     of_data: frozenset[str] = frozenset()
     data: Any = None
+    remade: Remade | None = None
     dims: Mapping[str, Sequence[str]] = field(default_factory=dict)
     coords: Labels = field(default_factory=dict)
     library: Literal["jax", "tensorflow"] | None = None
@@ -344,6 +348,9 @@ class Model(FromLibraries):
         """The same model of other data, a structure like its own. Arrays may have other lengths; programs are compiled
         once for all data of the same shapes. Raises ModelError for another structure, and a model without data."""
         owner = f"Model {self.name!r}"
+        if self.remade is not None:
+            made: Model = self.remade.make(_of_names(owner, self.remade.example, data))
+            return made
         if self.data is None:
             raise ModelError(f"{owner}: its functions take no data; make it with data=..., an example of its data.")
         fitted = fitted_argument(owner, self.data, data, self.dtype)
@@ -446,6 +453,17 @@ _FIELDS = frozenset(
     }
 )  # fmt: skip
 """Fields of a Model that `from_function` passes on."""
+
+
+def _of_names(owner: str, example: Mapping[str, Any], data: Any) -> Mapping[str, Any]:
+    """The data, if they are some of the example's by name; else raises ModelError."""
+    if not isinstance(data, Mapping):
+        raise ModelError(f"{owner}: data is {shown(data)}; expected some of {', '.join(example)} by name.")
+    for name in data:
+        if name not in example:
+            hint = nearest(str(name), example) or f"; its data are {', '.join(example)}."
+            raise ModelError(f"{owner}: data has {name!r}, which is none of its data{hint}")
+    return data
 
 
 def _can_be_added(density: Any, log_jacobian: Any) -> bool:
