@@ -123,7 +123,7 @@ def draw_shared_gradients(path: Path, chains: int = 24, transitions: int = 12) -
         np.full(chains, 10),
     )  # fmt: skip
     types = (TensorType("uint32", (2,)), vector, scalar, vector, vector, type(adaptation)(*[scalar] * len(adaptation)))
-    types += (TensorType("bool"), *[TensorType("int64")] * 6)
+    types += (TensorType("bool"), *[TensorType("int64")] * 6, ())
     renamed = program.compiled(types, RecordingBackend()).lowered.renamed
     done = renamed.get("run_chain.done", "run_chain.done")
     backend = RecordingBackend(done)

@@ -8,6 +8,7 @@ distribution, in order   observed_data            variables, with the supports o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -67,12 +68,8 @@ def from_joint_distribution(
         if len(part.values) == 1 and part.name in new_pins
     }
 
-    def remake(data: Mapping[str, Any]) -> Model:
-        others = {key: np.asarray(value, pinned_arrays[key].dtype) for key, value in data.items()}
-        return from_joint_distribution(
-            distribution, {**new_pins, **others}, name=title, dims=dims, coords=coords, initializer=initializer
-        )
-
+    options: dict[str, Any] = {"name": title, "dims": dims, "coords": coords, "initializer": initializer}
+    remake = functools.partial(_remade, distribution, new_pins, pinned_arrays, options)
     return Model(
         name=title,
         dtype=parts.dtype,
@@ -83,6 +80,18 @@ def from_joint_distribution(
         structured=True,
         **fields,
     )
+
+
+def _remade(
+    distribution: Any,
+    pins: Mapping[str, Any],
+    arrays: Mapping[str, Any],
+    options: Mapping[str, Any],
+    data: Mapping[str, Any],
+) -> Model:
+    """The model with other values pinned."""
+    others = {name: np.asarray(value, arrays[name].dtype) for name, value in data.items()}
+    return from_joint_distribution(distribution, {**pins, **others}, **options)
 
 
 def _unpinned(distribution: Any) -> tuple[Any, dict[str, Any]]:

@@ -123,12 +123,19 @@ def _remade(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: 
     example = {name: np.asarray(value) for name, value in given.items() if isinstance(value, (np.ndarray, jax.Array))}
     if not example or any(name in options for name in given):
         return None
+    return Remade(example, functools.partial(_made_of, model, example, given, options))
 
-    def make(data: Mapping[str, Any]) -> Model:
-        arrays = {name: np.asarray(value, example[name].dtype) for name, value in data.items()}
-        return from_numpyro(model, **{**given, **arrays}, **options)
 
-    return Remade(example, make)
+def _made_of(
+    model: Any,
+    example: Mapping[str, Any],
+    given: Mapping[str, Any],
+    options: Mapping[str, Any],
+    data: Mapping[str, Any],
+) -> Model:
+    """The model with other arrays among its arguments."""
+    arrays = {name: np.asarray(value, example[name].dtype) for name, value in data.items()}
+    return from_numpyro(model, **{**given, **arrays}, **options)
 
 
 def _name_of(model: Any) -> str:

@@ -178,17 +178,19 @@ def _remade(model: Any, options: Mapping[str, Any]) -> Remade | None:
     containers = {variable.name: variable for variable in model.data_vars if hasattr(variable, "get_value")}
     if not containers:
         return None
+    example = {name: np.asarray(variable.get_value()) for name, variable in containers.items()}
+    return Remade(example, functools.partial(_made_of, model, options))
 
-    def make(data: Mapping[str, Any]) -> Model:
-        before = {name: containers[name].get_value() for name in data}
-        values = {name: np.asarray(value, before[name].dtype) for name, value in data.items()}
-        try:
-            pymc.set_data(values, model=model)
-            return from_pymc(model, **options)
-        finally:
-            pymc.set_data(before, model=model)
 
-    return Remade({name: np.asarray(variable.get_value()) for name, variable in containers.items()}, make)
+def _made_of(model: Any, options: Mapping[str, Any], data: Mapping[str, Any]) -> Model:
+    """The model with other values in its data containers, which have their own again afterwards."""
+    before = {variable.name: variable.get_value() for variable in model.data_vars if variable.name in data}
+    values = {name: np.asarray(value, before[name].dtype) for name, value in data.items()}
+    try:
+        pymc.set_data(values, model=model)
+        return from_pymc(model, **options)
+    finally:
+        pymc.set_data(before, model=model)
 
 
 def _scalar(density: Translated, values: Mapping[str, Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import json
 import os
 import re
@@ -87,21 +88,18 @@ def from_stan(
         computed_by = f"machine code, {choice.note}"
     arrays = {key: np.asarray(value) for key, value in values.items() if _is_array(value)}
 
-    def remake(data: Mapping[str, Any]) -> Model:
-        return from_stan(
-            program,
-            data={**values, **data},
-            include_paths=include_paths,
-            name=title,
-            dims=dims,
-            coords=coords,
-            log_likelihood=log_likelihood,
-            predictive=predictive,
-            engine=engine,
-            dtype=dtype,
-            initializer=initializer,
-        )
-
+    options: dict[str, Any] = {
+        "include_paths": include_paths,
+        "name": title,
+        "dims": dims,
+        "coords": coords,
+        "log_likelihood": log_likelihood,
+        "predictive": predictive,
+        "engine": engine,
+        "dtype": dtype,
+        "initializer": initializer,
+    }
+    remake = functools.partial(_remade, program, values, options)
     return Model(
         name=title,
         remade=Remade(arrays, remake) if arrays else None,
@@ -120,6 +118,13 @@ def from_stan(
         dims=dims or {},
         coords=coords or {},
     )
+
+
+def _remade(
+    program: str | os.PathLike[str], values: Mapping[str, Any], options: Mapping[str, Any], data: Mapping[str, Any]
+) -> Model:
+    """The model of a program with some other data."""
+    return from_stan(program, data={**values, **data}, **options)
 
 
 def _is_array(value: Any) -> bool:
