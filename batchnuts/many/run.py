@@ -76,8 +76,7 @@ class ManyRun:
             raise SettingsError(f"processes: found {shown(processes)}; expected an integer of at least 1.")
         self.processes = processes or processors()
         self.cluster = settings.execution.cluster
-        alone = self.processes == 1 and self.cluster is None
-        self.settings = settings if alone else _on_one_core(settings)
+        self.settings = _on_one_core(settings)
         self.interrupted = False
         self.fits: Fits = MemoryFits()
         if path is not None:
@@ -128,7 +127,8 @@ class ManyRun:
 
 
 def _on_one_core(settings: FitSettings) -> FitSettings:
-    """The settings for a process that uses one core: all chains of a fit in one chunk of one thread."""
+    """The settings for a process that uses one core: all chains of a fit in one chunk of one thread, so that draws do
+    not depend on the number of processes (a window may end before the last chain of a chunk)."""
     execution = settings.execution.with_expert(shards=1).model_copy(update={"cluster": None})
     return replace(settings, execution=execution)
 

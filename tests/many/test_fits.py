@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import fitted_models
 import numpy as np
 import pytest
 from fitted_models import SIGMA, mean_model, schools_model
@@ -33,7 +35,9 @@ def test_a_fit_of_many_is_that_fit_alone() -> None:
     assert many.labels == [0, 1, 2]
     for number in (0, 2):
         one = model.with_data({**data, "y": data["y"][number]})
-        alone = batchnuts.sample_chains(one, chains=4, draws=100, seed=seed_of(7, number), groups=[])
+        alone = batchnuts.sample_chains(
+            one, chains=4, draws=100, seed=seed_of(7, number), groups=[], expert={"shards": 1}
+        )
         for name in ("mu", "tau", "eta"):
             np.testing.assert_array_equal(many[number].posterior[name], alone.posterior[name])
         row, check = many.rows[number], batchnuts.check(alone)
@@ -193,6 +197,7 @@ def test_a_process_that_dies_takes_one_fit_with_it() -> None:
 
 @pytest.mark.slow
 def test_fits_on_a_cluster_have_the_same_draws() -> None:
+    cloudpickle.register_pickle_by_value(fitted_models)  # workers cannot import it
     model, data = schools_model(), schools_data(6)
     here = batchnuts.sample_many(model, data, draws=60, processes=1)
     spread = batchnuts.sample_many(
