@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.files.saving import OutputError, reason_of
 from batchnuts.files.url import OutputLocation, Url, location_of
-from batchnuts.mcmc.diagnostics.diagnose import Diagnostics, DiagnosticsError
+from batchnuts.mcmc.diagnostics.coefficient_parts import DiagnosticsError
+from batchnuts.mcmc.diagnostics.diagnose import Diagnostics
 from batchnuts.mcmc.diagnostics.kept_diagnostics import kept_diagnostics
 from batchnuts.mcmc.diagnostics.summary_group import diagnosed
 from batchnuts.mcmc.diagnostics.verdict import Check, coefficients, diagnose_groups, judge, made_by

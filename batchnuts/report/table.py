@@ -12,7 +12,8 @@ import numpy as np
 from batchnuts.autobatch.machine import engine_infos
 from batchnuts.files.groups import AnyGroup, datasets_of
 from batchnuts.files.url import OutputLocation
-from batchnuts.mcmc.diagnostics.diagnose import COLUMNS, RUNNING_COLUMNS, Diagnostics, DiagnosticsError
+from batchnuts.mcmc.diagnostics.coefficient_parts import DiagnosticsError
+from batchnuts.mcmc.diagnostics.diagnose import COLUMNS, RUNNING_COLUMNS, Diagnostics
 from batchnuts.mcmc.diagnostics.summary_group import diagnosed
 from batchnuts.mcmc.diagnostics.verdict import diagnose_groups, judge, made_by
 from batchnuts.mcmc.statistics.chain_numbers import restarted_in_words, some_numbers

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from batchnuts.mcmc.diagnostics import diagnose as diagnostics
-from batchnuts.mcmc.diagnostics.diagnose import DiagnosticsError, diagnose
+from batchnuts.mcmc.diagnostics import coefficient_parts
+from batchnuts.mcmc.diagnostics.coefficient_parts import DiagnosticsError
+from batchnuts.mcmc.diagnostics.diagnose import diagnose
 from batchnuts.mcmc.diagnostics.verdict import diagnose_groups
 from batchnuts.mcmc.statistics import chain_moments, draw_blocks, rank_normal
 from batchnuts.report import summary_table
@@ -64,10 +65,10 @@ def test_how_much_is_looked_at_together_does_not_change_the_values(dtype, draws,
     position[:, :, 3], position[:, :, 4] = position[:, :, 3].round(0), 2.0
     superchain = np.arange(64) % 16
     whole = diagnose(position, names(7), superchain=superchain)
-    for module in (rank_normal, chain_moments, diagnostics, draw_blocks):
+    for module in (rank_normal, chain_moments, coefficient_parts, draw_blocks):
         monkeypatch.setattr(module, "BLOCK", 100)
     monkeypatch.setattr(rank_normal, "TABLE", 0)
-    monkeypatch.setattr(diagnostics, "READ", 1)
+    monkeypatch.setattr(coefficient_parts, "READ", 1)
     parts = diagnose([position[:, :, :2], position[:, :, 2:]], names(7), superchain=superchain)
     for name, values in parts.columns.items():
         np.testing.assert_allclose(values, whole.columns[name], rtol=1e-10)
@@ -77,11 +78,11 @@ def test_how_much_is_looked_at_together_does_not_change_the_values(dtype, draws,
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_memory_is_what_is_forecast_and_does_not_grow_with_coefficients(dtype, monkeypatch):
-    for module in (rank_normal, chain_moments, diagnostics, draw_blocks):
+    for module in (rank_normal, chain_moments, coefficient_parts, draw_blocks):
         monkeypatch.setattr(module, "BLOCK", 2**12)
     monkeypatch.setattr(rank_normal, "TABLE", 0)
-    monkeypatch.setattr(diagnostics, "OF_BLOCKS", 500_000)
-    monkeypatch.setattr(diagnostics, "READ", 1)
+    monkeypatch.setattr(coefficient_parts, "OF_BLOCKS", 500_000)
+    monkeypatch.setattr(coefficient_parts, "READ", 1)
     position = np.random.default_rng(0).normal(size=(500, 200, 3)).astype(dtype)
     diagnose(position[:8, :8], names(3))  # imports
     tracemalloc.start()
@@ -90,9 +91,9 @@ def test_memory_is_what_is_forecast_and_does_not_grow_with_coefficients(dtype, m
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    forecast = diagnostics.diagnostics_bytes(500, 200, 3, position.itemsize)
-    assert forecast == diagnostics.diagnostics_bytes(500, 200, 1000, position.itemsize)
-    assert peak < forecast < diagnostics.AT_ONCE * 8 * 500 * 200 * 5, "five copies in float64"
+    forecast = coefficient_parts.diagnostics_bytes(500, 200, 3, position.itemsize)
+    assert forecast == coefficient_parts.diagnostics_bytes(500, 200, 1000, position.itemsize)
+    assert peak < forecast < coefficient_parts.AT_ONCE * 8 * 500 * 200 * 5, "five copies in float64"
 
 
 def test_draws_on_a_disk_are_diagnosed_without_being_in_memory(tmp_path):

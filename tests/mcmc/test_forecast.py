@@ -14,7 +14,7 @@ import pytest
 from batchnuts import Model, sample_chains
 from batchnuts.autobatch import ops
 from batchnuts.files.saving import OVERHEAD
-from batchnuts.mcmc.diagnostics.diagnose import diagnostics_bytes
+from batchnuts.mcmc.diagnostics.coefficient_parts import diagnostics_bytes
 from batchnuts.mcmc.kernel.sample_statistics import draw_bytes
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.run import forecast as module

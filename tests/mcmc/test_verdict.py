@@ -13,7 +13,8 @@ from fake_run import make_draws
 
 import batchnuts
 from batchnuts.files.saving import save
-from batchnuts.mcmc.diagnostics.diagnose import DiagnosticsError, diagnose
+from batchnuts.mcmc.diagnostics.coefficient_parts import DiagnosticsError
+from batchnuts.mcmc.diagnostics.diagnose import diagnose
 from batchnuts.mcmc.diagnostics.kept_diagnostics import diagnostics_group
 from batchnuts.mcmc.model.model import Model, Variable
 from batchnuts.mcmc.output.datasets import to_arviz, to_datasets

@@ -2,39 +2,33 @@
 
 The statistics are ArviZ's (rank-normalised split R-hat, bulk and tail ESS, Monte Carlo errors: convergence.py), nested
 R-hat (nested_rhat.py), and what is seen of stuck chains (stuck_chains.py). All of them come from one reduction of each
-coefficient (reductions.py). Draws are read some coefficients at a time (draw_blocks.py), so that memory is bounded
-however many there are.
+coefficient (reductions.py). Draws are read some coefficients at a time (draw_blocks.py, coefficient_parts.py), so that
+memory is bounded however many there are.
 """
 
 from __future__ import annotations
 
-import functools
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch import BatchnutsError
+from batchnuts.mcmc.diagnostics.coefficient_parts import DiagnosticsError, in_parts
 from batchnuts.mcmc.statistics.chain_moments import MINIMUM_DRAWS
 from batchnuts.mcmc.statistics.chain_numbers import named_chains, some_numbers
 from batchnuts.mcmc.statistics.convergence import convergence_of, rhat_noise_of
-from batchnuts.mcmc.statistics.draw_blocks import DrawBlock, as_block, columns_of, parts_of
+from batchnuts.mcmc.statistics.draw_blocks import DrawBlock, as_block, parts_of
 from batchnuts.mcmc.statistics.late_chains import late_by_density, late_by_moments, mean_log_density, within_by_density
 from batchnuts.mcmc.statistics.nested_rhat import nested_of
-from batchnuts.mcmc.statistics.rank_normal import BLOCK, NormalScores
 from batchnuts.mcmc.statistics.reductions import (
     NESTED,
     NOISE,
     STATISTICS,
     STUCK,
     SUMMARY,
-    WORKING_BYTES,
     Reduced,
-    reduce_draws,
 )
 from batchnuts.mcmc.statistics.rhat_noise import RHAT_LIMIT, RhatNoise, joined_noise
 from batchnuts.mcmc.statistics.rounding import ROUNDING_LIMIT, rounding_of
@@ -55,30 +49,8 @@ COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_bulk", "ess_t
 RUNNING_COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_mean", "r_hat")
 """The columns where draws were not kept (running_summary.py)."""
 
-AT_ONCE = min(2, os.cpu_count() or 1)
-"""Threads, where WORK allows: sorting is bound by memory bandwidth."""
-
-WORK = 500_000_000
-"""Bytes that the places and ranks of coefficients may take, which are looked at together; one is in any case."""
-
-READ = 200_000_000
-"""Bytes of the draws that are read at a time, and at most a SHARE of all; those that threads look at together are in
-any case. A file is read as often as it has such parts."""
-
-SHARE = 4
-
-SMALL = 1_000_000
-"""Bytes of all draws up to which they are read at once, by one thread: others would only be waited for."""
-
-OF_BLOCKS = 20_000_000
-"""Bytes that a thread takes for blocks of chains in float64, with their spectra."""
-
 Blocks = NDArray[Any] | Sequence[DrawBlock]
 """Draws [chains, draws, coefficients], whole or in parts of some coefficients each; parts may be on a disk."""
-
-
-class DiagnosticsError(BatchnutsError):
-    """The draws do not have the form that the diagnostics need."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,7 +325,7 @@ def diagnose(
     noises: list[RhatNoise] = []
     log_ratio = np.full(chains, np.inf)
     of_all = len(names)
-    for part, (statistics, stuck_evidence, noise, ratio_of_part) in _in_parts(
+    for part, (statistics, stuck_evidence, noise, ratio_of_part) in in_parts(
         blocks, wanted, lambda reduced: _judged(reduced, wanted, nested, of_all)
     ):
         log_ratio = np.minimum(log_ratio, ratio_of_part)
@@ -402,56 +374,9 @@ def bulk_ess(position: NDArray[Any]) -> NDArray[np.float64]:
     sizes = np.full(position.shape[2], np.nan)
     if position.shape[1] >= MINIMUM_DRAWS:
         names = {"ess_bulk"}
-        for part, values in _in_parts([position], names, lambda reduced: convergence_of(reduced, names)["ess_bulk"]):
+        for part, values in in_parts([position], names, lambda reduced: convergence_of(reduced, names)["ess_bulk"]):
             sizes[part] = values
     return sizes
-
-
-def diagnostics_bytes(chains: int, draws: int, count: int, item: int) -> int:
-    """Bytes that `diagnose` takes for `count` coefficients whose draws have `item` bytes: for those that are read
-    at a time, and for what is computed of them."""
-    threads, per_thread, columns = _portions(chains, draws, count, item)
-    return chains * draws * (columns * item + threads * per_thread * WORKING_BYTES) + threads * OF_BLOCKS
-
-
-def _portions(chains: int, draws: int, count: int, item: int) -> tuple[int, int, int]:
-    """Threads, coefficients that one of them looks at together, and coefficients that are read at a time."""
-    per_coefficient = chains * draws
-    if per_coefficient * count * item <= SMALL:
-        return 1, max(1, min(BLOCK // per_coefficient, count)), count
-    threads = AT_ONCE if AT_ONCE * per_coefficient * WORKING_BYTES <= WORK else 1
-    per_thread = max(1, min(BLOCK // per_coefficient, -(-count // threads)))
-    together = threads * per_thread
-    fit = min(READ // (per_coefficient * item), count // SHARE)
-    return threads, per_thread, min(max(1, fit // together) * together, count)
-
-
-def _in_parts(
-    blocks: Sequence[DrawBlock], wanted: set[str], reduction: Callable[[Reduced], Any]
-) -> Iterator[tuple[slice, Any]]:
-    """What a function gives of the reduced draws of some coefficients after others, with their numbers."""
-    chains, draws, _ = blocks[0].shape
-    count = sum(block.shape[2] for block in blocks)
-    threads, per_thread, width = _portions(chains, draws, count, max(block.dtype.itemsize for block in blocks))
-    scores = functools.cache(NormalScores)
-
-    @np.errstate(over="ignore", invalid="ignore")  # squares of numbers above 1e150: their mean and sd are not known
-    def reduce_part(values: NDArray[Any]) -> Any:
-        reduced = reduce_draws(values, wanted, scores)
-        if not reduced.finite.all():
-            raise DiagnosticsError("Some draws are NaN or infinite; they cannot be summarized.")
-        return reduction(reduced)
-
-    with ThreadPoolExecutor(threads) as pool:
-        for start in range(0, count, width):
-            stop = min(start + width, count)
-            values = columns_of(blocks, slice(start, stop))
-            parts = range(0, stop - start, per_thread)
-            mapped = map if len(parts) == 1 else pool.map  # a thread more would only be waited for
-            results = mapped(reduce_part, [values[part : part + per_thread] for part in parts])
-            for part, result in zip(parts, results, strict=True):
-                yield slice(start + part, min(start + part + per_thread, stop)), result
-            del values, results  # before others are read
 
 
 def _judged(

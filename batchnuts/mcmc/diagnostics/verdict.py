@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from batchnuts.files.groups import AnyGroup, Group, dataset_in
 from batchnuts.files.netcdf import plain
+from batchnuts.mcmc.diagnostics.coefficient_parts import DiagnosticsError
 from batchnuts.mcmc.diagnostics.diagnose import (
     Diagnostics,
-    DiagnosticsError,
     diagnose,
 )
 from batchnuts.mcmc.diagnostics.summary_group import diagnosed
