@@ -10,10 +10,10 @@ from batchnuts.cli.config import (
     ConfigError,
     TargetOptions,
     config_of,
-    describe_keys,
     load_config,
     packaged_configs,
 )
+from batchnuts.cli.describe_keys import describe_keys
 from batchnuts.mcmc.model.named_supports import SUPPORTS
 from batchnuts.mcmc.output.formats import OUTPUT_FORMATS
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
@@ -398,7 +398,7 @@ def test_files_that_are_no_text(tmp_path, monkeypatch):
 
 
 SCHEMAS = [(f"model={{name: {name}}}", "model", model.options) for name, model in REGISTRY.items()]
-SCHEMAS += [("sampler.seed=0", name, schema) for name, schema in config_module._SECTIONS.items()]
+SCHEMAS += [("sampler.seed=0", name, schema) for name, schema in config_module.SECTIONS.items()]
 ABSURD = ["-1", "0", "1e-320", "1e308", "99999999999999999999", "-9223372036854775809", "1e999", ".nan", "-.inf",
           "true", "[]", "{}", "''", "0x" + "f" * 1900, "1_000", "[[[1]]]", "null", "'\\0'", "1.5"]  # fmt: skip
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 
 from batchnuts import __version__
-from batchnuts.cli.config import CLUSTER, describe_keys, packaged_configs
+from batchnuts.cli.config import CLUSTER, packaged_configs
+from batchnuts.cli.describe_keys import describe_keys
 from batchnuts.settings.yaml import refuse_unknown_arguments
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import copy
 import json
 import shlex
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -33,7 +32,7 @@ from batchnuts.mcmc.settings.run_settings import (
 )
 from batchnuts.mcmc.storage.stored_run import has_zarr
 from batchnuts.models import REGISTRY, ModelOptions, build
-from batchnuts.settings.schema import IN_OTHER_LIBRARIES, Settings, expected, fields_of, nearest, shown
+from batchnuts.settings.schema import IN_OTHER_LIBRARIES, Settings, fields_of, nearest, shown
 from batchnuts.settings.yaml import (
     ConfigError,
     Origin,
@@ -52,7 +51,6 @@ __all__ = [
     "RunConfig",
     "TargetOptions",
     "build_model",
-    "describe_keys",
     "load_config",
     "packaged_configs",
 ]
@@ -222,19 +220,19 @@ class OutputSettings(Settings):
         )
 
 
-_SECTIONS: dict[str, type[Settings]] = {
+SECTIONS: dict[str, type[Settings]] = {
     "sampler": SamplerSettings,
     "execution": ExecutionSettings,
     "output": OutputSettings,
 }
-_OPTIONAL: dict[str, type[Settings]] = {"many": ManySettings}
+OPTIONAL: dict[str, type[Settings]] = {"many": ManySettings}
 """Sections that a config need not have."""
 
 _MAIN_KEYS = {"sampler.warmup": "transitions", "sampler.init": "method"}
 """Groups that may be written as one value, with the key that it stands for."""
 
 _ELSEWHERE = {  # of a name that two sections have, the first one: sampler.draws
-    name: f"{section}.{name}" for section, schema in reversed(_SECTIONS.items()) for name in schema.model_fields
+    name: f"{section}.{name}" for section, schema in reversed(SECTIONS.items()) for name in schema.model_fields
 }
 _ELSEWHERE |= {name: f"execution.expert.{name}" for name in ExpertSettings.model_fields}
 _ELSEWHERE |= {word: _ELSEWHERE[ours] for word, ours in IN_OTHER_LIBRARIES.items()}
@@ -302,7 +300,7 @@ class RunConfig:
 
     def resolved(self) -> dict[str, Any]:
         """Plain data that gives the same run when read as a config."""
-        sections = ("model", *_SECTIONS, *(["many"] if self.many is not None else []))
+        sections = ("model", *SECTIONS, *(["many"] if self.many is not None else []))
         return {name: dump_settings(getattr(self, name)) for name in sections}
 
     def to_yaml(self) -> str:
@@ -323,7 +321,7 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
     """
     file = find_config(name)
     origin = Origin(file)
-    content = read_yaml(file, origin, ("model", *_SECTIONS, *_OPTIONAL))
+    content = read_yaml(file, origin, ("model", *SECTIONS, *OPTIONAL))
     for override in overrides:
         apply_override(content, override, origin, _MAIN_KEYS)
     return _check(content, origin)
@@ -365,15 +363,15 @@ def _move_expert_settings(execution: dict[str, Any]) -> None:
 
 def _check(content: dict[str, Any], origin: Origin) -> RunConfig:
     problems: list[str] = []
-    sections = ["model", *_SECTIONS, *_OPTIONAL]
+    sections = ["model", *SECTIONS, *OPTIONAL]
     for key in content:
         if key not in sections:
             hint = f"; did you mean {_ELSEWHERE[key]!r}?" if key in _ELSEWHERE else nearest(key, sections)
             problems.append(f"{origin(key)}{key}: unknown section{hint or '; expected one of ' + ', '.join(sections)}")
     parts: dict[str, Any] = {"model": _check_model(content.get("model"), origin, problems)}
-    for name, schema in _SECTIONS.items():
+    for name, schema in SECTIONS.items():
         parts[name] = check_section(name, content.get(name), schema, origin, problems, _ELSEWHERE)
-    for name, schema in _OPTIONAL.items():
+    for name, schema in OPTIONAL.items():
         if content.get(name) is not None:
             parts[name] = check_section(name, content[name], schema, origin, problems, _ELSEWHERE)
     if not problems and not parts["output"].draws and parts["sampler"].until is not None:
@@ -459,45 +457,3 @@ def build_model(options: Any) -> Model:
     if bridge is not None:
         return bridge.build(options)
     return build_target(options) if isinstance(options, TargetOptions) else build(options)
-
-
-def describe_keys() -> str:
-    """Every key of a config with its type, bounds, default and meaning, for `--help`; made from the schema itself."""
-    groups: list[tuple[str, type[Settings]]] = []
-    for model, packaged in REGISTRY.items():
-        groups.append((f"model (name: {model})", packaged.options))
-    groups.append(("model (your own)", TargetOptions))
-    groups += [(f"model ({key})", bridge.options) for key, bridge in BRIDGES.items()]
-    groups += [*_SECTIONS.items(), *_OPTIONAL.items()]
-    lines: list[str] = []
-    for title, schema in groups:
-        lines += ["", f"{title}:", *_describe(title.split()[0], schema)]
-    return "\n".join(lines[1:])
-
-
-def _describe(path: str, schema: type[Settings]) -> list[str]:
-    """The keys of a group, and of groups within it."""
-    lines: list[str] = []
-    for name, info in fields_of(schema).items():
-        types = [kind for kind in (info.annotation, *get_args(info.annotation)) if isinstance(kind, type)]
-        if within := next((kind for kind in types if issubclass(kind, Settings)), None):
-            lines += [
-                f"  {path}.{name}  ({'null, or ' * (info.default is None)}a group of keys)",
-                *_wrapped(info.description),
-                *_describe(f"{path}.{name}", within),
-            ]
-            continue
-        default = (
-            "required" if info.is_required() else f"default {_yaml_word(info.get_default(call_default_factory=True))}"
-        )
-        lines += [f"  {path}.{name}  ({expected(schema, name)}; {default})", *_wrapped(info.description)]
-    return lines
-
-
-def _wrapped(text: str | None) -> list[str]:
-    return textwrap.wrap(text or "", 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
-
-
-def _yaml_word(value: Any) -> str:
-    words = {None: "null", True: "true", False: "false"}
-    return words[value] if value is None or isinstance(value, bool) else str(value)
