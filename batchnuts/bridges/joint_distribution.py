@@ -16,7 +16,7 @@ import numpy as np
 
 from batchnuts.bridges.joint_parts import Parts, Values
 from batchnuts.bridges.tfp import failed, import_tfp, leaves, variable_of
-from batchnuts.mcmc.model.data_argument import Remade
+from batchnuts.mcmc.model.data_argument import Remade, cast_like
 from batchnuts.mcmc.model.model import Model, ModelError, Variable
 from batchnuts.mcmc.model.supports import Support
 from batchnuts.mcmc.model.variables import Labels, checked_dims, checked_labels
@@ -90,7 +90,7 @@ def _remade(
     data: Mapping[str, Any],
 ) -> Model:
     """The model with other values pinned."""
-    others = {name: np.asarray(value, arrays[name].dtype) for name, value in data.items()}
+    others = cast_like(f"Model {options['name']!r}", arrays, data)
     return from_joint_distribution(distribution, {**pins, **others}, **options)
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from batchnuts.bridges.errors import failed
 from batchnuts.bridges.tracing import LIBRARY, can_be_traced, in_dtype
 from batchnuts.bridges.versions import NUMPYRO
-from batchnuts.mcmc.model.data_argument import Remade
+from batchnuts.mcmc.model.data_argument import Remade, cast_like
 from batchnuts.mcmc.model.model import Data, DType, Model
 from batchnuts.mcmc.model.variables import ModelError, Variable, checked_dims, checked_labels
 from batchnuts.process.signals import say
@@ -134,7 +134,7 @@ def _made_of(
     data: Mapping[str, Any],
 ) -> Model:
     """The model with other arrays among its arguments."""
-    arrays = {name: np.asarray(value, example[name].dtype) for name, value in data.items()}
+    arrays = cast_like(f"Model {options['name']!r}", example, data)
     return from_numpyro(model, **{**given, **arrays}, **options)
 
 

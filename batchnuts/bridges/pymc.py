@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from batchnuts.bridges.errors import names_in_files, place_in_users_code, text_of
 from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype, say_none
 from batchnuts.bridges.versions import PYMC
-from batchnuts.mcmc.model.data_argument import Remade
+from batchnuts.mcmc.model.data_argument import Remade, cast_like
 from batchnuts.mcmc.model.model import Data, DType, Model, NaturalScale
 from batchnuts.mcmc.model.variables import ModelError, Variable, checked_dims, checked_labels
 from batchnuts.process.signals import say
@@ -185,7 +185,7 @@ def _remade(model: Any, options: Mapping[str, Any]) -> Remade | None:
 def _made_of(model: Any, options: Mapping[str, Any], data: Mapping[str, Any]) -> Model:
     """The model with other values in its data containers, which have their own again afterwards."""
     before = {variable.name: variable.get_value() for variable in model.data_vars if variable.name in data}
-    values = {name: np.asarray(value, before[name].dtype) for name, value in data.items()}
+    values = cast_like(f"Model {options['name']!r}", before, data)
     try:
         pymc.set_data(values, model=model)
         return from_pymc(model, **options)

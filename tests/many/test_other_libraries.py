@@ -1,4 +1,4 @@
-"""Many fits of models of other libraries, which are made anew for other data."""
+"""Many fits of models of other libraries, which are made again for other data."""
 
 from __future__ import annotations
 
@@ -74,6 +74,18 @@ def test_each_data_set_has_its_posterior(library: str) -> None:
         model.with_data({"z": Y[0]})
     again = float(batchnuts.sample_chains(model, chains=4, draws=100).posterior["mu"].mean())
     assert abs(again - Y[0].sum() / 4.01) < 0.3, "the model itself has its own data"
+
+
+def test_integers_are_not_rounded() -> None:
+    pymc = pytest.importorskip("pymc")
+    with pymc.Model() as counts:
+        y = pymc.Data("y_data", np.array([1, 2, 3]))
+        pymc.Poisson("y", pymc.Exponential("rate", 1), observed=y)
+    model = Model.from_pymc(counts, name="counts")
+    assert model.with_data({"y_data": [4.0, 5.0, 6.0]}).observed_data["y"][1].tolist() == [4, 5, 6]
+    with pytest.raises(ModelError, match=r"Model 'counts': data.y_data has 4.5; expected int"):
+        model.with_data({"y_data": [4.5, 5.0, 6.0]})
+    assert model.with_data({}).observed_data["y"][1].tolist() == [1, 2, 3]
 
 
 def test_a_stan_program_is_calibrated() -> None:

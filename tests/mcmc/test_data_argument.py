@@ -52,6 +52,23 @@ def test_other_data_are_refused(data: Any, message: str) -> None:
         mean_model().with_data(data)
 
 
+def test_numbers_are_those_that_were_given() -> None:
+    """Integers may come as floats, of a table with missing values say; none is rounded."""
+    model = Model.from_function(
+        lambda p, data: -0.5 * (p["m"] - data["n"]) ** 2, variables={"m": []}, data={"n": 3, "flag": True}
+    )
+    other = model.with_data({"n": 4.0, "flag": 0})
+    assert (other.data["n"].dtype, other.data["n"]) == (np.int32, 4)
+    assert other.data["flag"].dtype == bool
+    for data, message in (
+        ({"n": 4.5, "flag": True}, r"data\.n has 4\.5; expected int32"),
+        ({"n": np.nan, "flag": True}, r"data\.n has nan; expected int32"),
+        ({"n": 4, "flag": 2}, r"data\.flag has 2; expected bool"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            model.with_data(data)
+
+
 def test_models_without_data_and_wrong_names_are_refused() -> None:
     with pytest.raises(ModelError, match="its functions take no data; make it with data="):
         Model.from_function(lambda x: -ops.sum(x * x), dimension=1).with_data([1.0])

@@ -25,7 +25,7 @@ INTEGERS = {"float32": "int32", "float64": "int64"}
 
 @dataclass(frozen=True, eq=False)
 class Remade:
-    """The data of a model of another library, which is made anew for other data: its functions take none."""
+    """The data of a model of another library, which is made again for other data: its functions take none."""
 
     example: Mapping[str, Any]
     """The data that it was made with, arrays by name."""
@@ -92,12 +92,12 @@ def _fitted(
     """The arrays of data, in the order of the tree. examples: those of the example."""
     if tree.kind is None:
         like, array = next(examples), _array(f"{owner}: {name}", data, dtype)
-        if array.ndim != like.ndim or (array.dtype.kind == "f" and like.dtype.kind != "f"):
+        if array.ndim != like.ndim:
             raise ModelError(
                 f"{owner}: {name} is {array.dtype}{list(array.shape)}; expected {like.dtype} with {like.ndim} axes, as "
                 f"in the data that the model was made with, {list(like.shape)}."
             )
-        yield array.astype(like.dtype, copy=False)
+        yield _cast(f"{owner}: {name}", array, like.dtype)
         return
     apart = parts(data)
     if apart is None or not isinstance(data, dict if tree.kind is dict else tree.kind):
@@ -114,6 +114,29 @@ def _fitted(
             raise ModelError(f"{owner}: {name} has {key!r}, which the data that the model was made with lack{hint}")
     for key, child in zip(tree.names, tree.children, strict=True):
         yield from _fitted(owner, f"{name}.{key}", child, given[key], examples, dtype)
+
+
+def cast_like(owner: str, example: Mapping[str, NDArray[Any]], data: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Arrays by name with the dtypes of the example's. Raises ModelError for numbers that these do not hold."""
+    return {name: _cast(f"{owner}: data.{name}", value, example[name].dtype) for name, value in data.items()}
+
+
+def _cast(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The numbers in a dtype: floats are rounded to it, integers and booleans must be the same numbers."""
+    try:
+        array = np.asarray(value)
+    except Exception as error:
+        raise ModelError(f"{name} is {shown(value)}; expected an array of numbers.") from error
+    if array.dtype == dtype:
+        return array
+    if array.dtype.kind not in "biuf" or dtype.kind not in "biuf":
+        raise ModelError(f"{name} is {shown(value)}; expected an array of {dtype}.")
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast = array.astype(dtype)
+    if dtype.kind != "f" and (different := np.flatnonzero(cast != array)).size:
+        found = array.reshape(-1)[different[0]]
+        raise ModelError(f"{name} has {found.item()!r}; expected {dtype}, as in the data that the model was made with.")
+    return cast
 
 
 def _kind(data: Any) -> str:

@@ -106,7 +106,7 @@ class Model(FromLibraries):
     `with_data` gives the same model of other data, whose compiled programs are the
     same. Then `observed_data` may be names of its entries; the others are stored as constant data.
 
-    `remade`: how a model of another library is made anew for other data, by `with_data`, where its functions take none.
+    `remade`: how `with_data` makes a model of another library again for other data, where its functions take none.
 
     `library`: what `log_density` is written in, "jax" or "tensorflow", where that is known; None: it is found out.
     `computed_by`: what a run's summary says of who computes it, if that is neither a library nor written with `ops`.
