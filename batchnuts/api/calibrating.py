@@ -7,11 +7,11 @@ from typing import Unpack
 
 from batchnuts.api.options import Options, with_options
 from batchnuts.many.calibration import Calibration, Simulate, by_prior, simulated
-from batchnuts.many.data_sets import example_of
+from batchnuts.many.data_sets import example_of, require_model
 from batchnuts.many.fit import RANKS
 from batchnuts.many.progress import Report
 from batchnuts.many.run import ManyRun, fit_settings
-from batchnuts.mcmc.model.model import Model, ModelError
+from batchnuts.mcmc.model.model import Model
 from batchnuts.settings.schema import SettingsError, shown
 
 DEFAULTS = {"draws": 2000, "until": {"ess_bulk": 400}}
@@ -46,9 +46,7 @@ def sbc(
     Returns a Calibration: `ok`, a table with the p-value of each parameter, all ranks, and a plot. Raises ModelError
     for simulations that do not fit the model.
     """
-    if not isinstance(model, Model):
-        raise ModelError(f"sbc takes a Model, found {type(model).__name__}.")
-    example_of(model)
+    example_of(require_model("sbc", model))
     if isinstance(fits, bool) or not isinstance(fits, int) or fits < 10:
         raise SettingsError(f"fits: found {shown(fits)}; expected an integer of at least 10.")
     if simulate is not None and not callable(simulate):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.api.options import Options, with_options
+from batchnuts.many.data_sets import require_model, require_own_data
 from batchnuts.many.fit import HELD_OUT
 from batchnuts.many.held_out import CrossValidation, folds_of, pointwise_of, rows_of, without
 from batchnuts.many.progress import Report
@@ -48,13 +49,13 @@ def cross_validate(
     Returns a CrossValidation: `elpd`, `se`, `pointwise`, and the fits. Raises ModelError for a model or folds that do
     not fit.
     """
-    _require_model("cross_validate", model)
+    require_own_data(require_model("cross_validate", model))
     of_fits = fit_settings(model, settings, frozenset({HELD_OUT}), ("log_likelihood",))
     parts, names = folds_of(model, folds, rows, of_fits.sampler.seed)
     run = ManyRun(
         of_fits, path=path, resume=resume, replace_store=replace_store, processes=processes, progress=progress
     )
-    fits = run.of_data(without(model, parts, names))
+    fits = run.of_sets(without(model, parts, names), len(parts))
     return CrossValidation(fits, parts, pointwise_of(fits, parts, len(model.data[names[0]])))
 
 
@@ -78,7 +79,7 @@ def reloo(
     """
     import arviz
 
-    _require_model("reloo", model)
+    require_own_data(require_model("reloo", model))
     if not 0 < threshold < 10:
         raise SettingsError(f"threshold: found {threshold!r}; expected a Pareto shape, as 0.7.")
     with warnings.catch_warnings():
@@ -97,7 +98,7 @@ def reloo(
     parts = [np.array([number]) for number in bad]
     of_fits = fit_settings(model, settings, frozenset({HELD_OUT}), ("log_likelihood",))
     run = ManyRun(of_fits, processes=processes, progress=progress)
-    fits = run.of_data(without(model, parts, names, labels=bad.tolist()))
+    fits = run.of_sets(without(model, parts, names, labels=bad.tolist()), len(parts))
     if fits.failed:
         label, why = next(iter(fits.failed.items()))
         raise ModelError(f"{len(fits.failed)} refits failed, first that without observation {label}: {why}")
@@ -114,10 +115,3 @@ def reloo(
     loo["elpd_loo"], loo["se"] = total, float(np.sqrt(values.size) * values.std())
     loo["p_loo"], loo["warning"] = float(loo["p_loo"]) - p_change, False
     return loo
-
-
-def _require_model(name: str, model: Any) -> None:
-    if not isinstance(model, Model):
-        raise ModelError(f"{name} takes a Model, found {type(model).__name__}.")
-    if model.data is None:
-        raise ModelError(f"Model {model.name!r}: its functions take no data; make it with data=..., its data.")

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from batchnuts.api.options import Options, with_options
-from batchnuts.many.data_sets import Label, data_sets
+from batchnuts.many.data_sets import Label, data_sets, require_model
 from batchnuts.many.fit import DRAWS, SUMMARIES
 from batchnuts.many.progress import Report
 from batchnuts.many.result import ManyResult
 from batchnuts.many.run import ManyRun, fit_settings
-from batchnuts.mcmc.model.model import Model, ModelError
+from batchnuts.mcmc.model.model import Model
 from batchnuts.settings.schema import SettingsError, nearest, shown
 
 KEPT = (DRAWS, *SUMMARIES)
@@ -57,19 +57,13 @@ def sample_many(
     Raises ModelError and SettingsError for what no fit could be made of. A fit that fails is listed in
     `ManyResult.failed`, and the others go on.
     """
-    found = data_sets(_checked(model), data, labels, by)
+    found = data_sets(require_model("sample_many", model), data, labels, by)
     kept = _chosen(keep)
     of_fits = fit_settings(model, settings, kept, groups)
     run = ManyRun(
         of_fits, path=path, resume=resume, replace_store=replace_store, processes=processes, progress=progress
     )
     return run.of_data(found, mask)
-
-
-def _checked(model: Any) -> Model:
-    if not isinstance(model, Model):
-        raise ModelError(f"sample_many takes a Model, found {type(model).__name__}.")
-    return model
 
 
 def _chosen(keep: Any) -> frozenset[str]:

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from batchnuts.api.options import Options, with_options
+from batchnuts.many.data_sets import require_model, require_own_data
 from batchnuts.many.fit import DRAWS
 from batchnuts.many.progress import Report
 from batchnuts.many.run import ManyRun, fit_settings
 from batchnuts.many.sensitivity import Sensitivity, priors_of
-from batchnuts.mcmc.model.model import Model, ModelError
+from batchnuts.mcmc.model.model import Model
 
 
 @with_options
@@ -32,10 +33,7 @@ def sensitivity(
     Returns a Sensitivity: a table of means, standard deviations and shifts, and all fits. Raises ModelError for entries
     that the data do not have.
     """
-    if not isinstance(model, Model):
-        raise ModelError(f"sensitivity takes a Model, found {type(model).__name__}.")
-    if model.data is None:
-        raise ModelError(f"Model {model.name!r}: its functions take no data; make it with data=..., its data.")
+    require_own_data(require_model("sensitivity", model))
     of_fits = fit_settings(model, settings, frozenset({DRAWS, "mean", "sd"}), ())
     sets = priors_of(model, priors)
     return Sensitivity(ManyRun(of_fits, processes=processes, progress=progress).of_sets(sets, len(sets)))

@@ -76,7 +76,7 @@ def make_many(config: RunConfig, ending: Ending, *, force: bool, quiet: bool, re
     elif many.folds is not None:
         run = _run(config, model, frozenset({HELD_OUT}), force, quiet, resume)
         parts, names = folds_of(model, many.folds, None, config.sampler.seed)
-        fits = run.of_data(without(model, parts, names))
+        fits = run.of_sets(without(model, parts, names), len(parts))
         found = CrossValidation(fits, parts, pointwise_of(fits, parts, len(model.data[names[0]])))
     elif many.priors is not None:
         priors = priors_of(model, many.priors)

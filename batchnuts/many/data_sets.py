@@ -6,10 +6,12 @@ that few programs are compiled.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import flatten, leaf_names, parts, unflatten
+from batchnuts.files.sealed_file import digest
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.settings.schema import nearest, shown
 
@@ -43,6 +46,32 @@ class DataSet:
     """The true values of parameters, where data were simulated."""
     held_out: Any = None
     """Data that the fit does not see, of which the log-likelihood is wanted."""
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that the fit is given: by it a run that goes on finds data that have changed."""
+        return digest_of((self.problem, self.data, self.truth, self.held_out))
+
+
+def digest_of(content: Any) -> str:
+    """A digest of a structure of arrays, or of anything else that stands in its place."""
+    if isinstance(content, Mapping):
+        named = [f"{name} {digest_of(content[name])}" for name in sorted(content, key=str)]
+    elif (apart := parts(content)) is not None and not _is_array_like(content):
+        named = [digest_of(part) for part in apart[1]]
+    else:
+        named = [_digest_of_leaf(content)]
+    return hashlib.blake2b("\n".join(named).encode(), digest_size=16).hexdigest()
+
+
+def _is_array_like(content: Any) -> bool:
+    """Whether it is a list of numbers, which needs no digest for each."""
+    return isinstance(content, list) and all(np.ndim(part) == 0 for part in content)
+
+
+def _digest_of_leaf(content: Any) -> str:
+    array = np.asarray(content)
+    return repr(content) if array.dtype.hasobject else digest(array)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +119,20 @@ def data_sets(model: Model, data: Any, labels: Sequence[Label] | None = None, by
     if sets.count == 0:
         raise ModelError("data: found no data sets.")
     return sets if labels is None else _labelled(sets, labels)
+
+
+def require_model(caller: str, model: Any) -> Model:
+    """The argument of a function of many fits, if it is a model. Raises ModelError."""
+    if not isinstance(model, Model):
+        raise ModelError(f"{caller} takes a Model, found {type(model).__name__}.")
+    return model
+
+
+def require_own_data(model: Model) -> Any:
+    """The data of a model whose functions take them. Raises ModelError."""
+    if model.data is None:
+        raise ModelError(f"Model {model.name!r}: its functions take no data; make it with data=..., its data.")
+    return model.data
 
 
 def example_of(model: Model) -> Any:

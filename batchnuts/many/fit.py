@@ -25,6 +25,7 @@ from batchnuts.mcmc.settings.superchains import count_superchains
 from batchnuts.mcmc.storage.draws import Draws, RunFailed
 from batchnuts.mcmc.storage.layout import Layout
 from batchnuts.process.signals import StopSignals
+from batchnuts.settings.schema import nearest
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """The quantiles that summaries have."""
@@ -89,6 +90,8 @@ class Row:
     """What the verdict advises first."""
     failed: str = ""
     """Why there are no draws."""
+    digest: str = ""
+    """Of what the fit was given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +130,7 @@ class Fitter:
         """The fit of a data set; errors of its data, density and starts are its own."""
         began = time.perf_counter()
         seed = seed_of(self.settings.sampler.seed, data_set.number)
-        row = Row(data_set.label, seed)
+        row = Row(data_set.label, seed, digest=data_set.digest)
         if data_set.problem:
             return Fit(data_set.number, _failed(row, data_set.problem, began))
         try:
@@ -193,8 +196,12 @@ class Fitter:
     ) -> dict[str, Named]:
         """The ranks of the true values among the draws; of their log-density too, where all of them are known."""
         truth, found = dict(data_set.truth or {}), {}
+        posterior = groups["posterior"].arrays
         for name, value in truth.items():
-            axes, draws = flat_draws(groups["posterior"].arrays[name])
+            if name not in posterior:
+                hint = nearest(name, posterior) or "."
+                raise ModelError(f"there are no draws of {name!r}, whose true value is known{hint}")
+            axes, draws = flat_draws(posterior[name])
             found[name] = axes, rank_of(draws, value)
         if all(name in truth for name in model.value_shapes):
             programs, execution = prepared.programs, prepared.execution
@@ -268,13 +275,12 @@ def _made(draws: Draws) -> RunMade:
 
 
 def _failed(row: Row, why: str, began: float) -> Row:
-    return Row(row.label, row.seed, failed=why, seconds=time.perf_counter() - began)
+    return replace(row, failed=why, seconds=time.perf_counter() - began)
 
 
 def _ended(row: Row, draws: Draws, check: Check, began: float) -> Row:
-    return Row(
-        label=row.label,
-        seed=row.seed,
+    return replace(
+        row,
         ok=check.ok,
         worst_rhat=check.worst_rhat,
         min_ess=check.min_ess,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.many.data_sets import DataSet, DataSets
+from batchnuts.many.data_sets import DataSet
 from batchnuts.many.fit import HELD_OUT
 from batchnuts.many.result import ManyResult
 from batchnuts.mcmc.model.model import Model, ModelError
@@ -76,20 +76,16 @@ def rows_of(model: Model, rows: Sequence[str] | None) -> tuple[list[str], int]:
     return list(rows), lengths.pop()
 
 
-def without(model: Model, folds: Folds, names: Sequence[str], labels: Sequence[Any] | None = None) -> DataSets:
+def without(model: Model, folds: Folds, names: Sequence[str], labels: Sequence[Any] | None = None) -> Iterator[DataSet]:
     """For each fold the data without it, and those of it."""
 
     def one(part: NDArray[np.int64], inside: bool) -> dict[str, Any]:
         chosen = np.isin(np.arange(len(model.data[names[0]])), part) == inside
         return {name: array[chosen] if name in names else array for name, array in model.data.items()}
 
-    class Sets(DataSets):
-        def __iter__(self) -> Iterator[DataSet]:
-            for number, part in enumerate(folds):
-                label = number if labels is None else labels[number]
-                yield DataSet(number, label, one(part, False), held_out=one(part, True))
-
-    return Sets((), len(folds))
+    for number, part in enumerate(folds):
+        label = number if labels is None else labels[number]
+        yield DataSet(number, label, one(part, False), held_out=one(part, True))
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,19 +60,28 @@ class Line:
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
         self._shown_at = 0.0
+        self._open = False
+        """Whether other text would go on with its line."""
 
     def __call__(self, progress: ManyProgress) -> None:
         """Show it, if the last was shown some time ago or it is over."""
         now, over = time.monotonic(), progress.done == progress.count
         if not over and now - self._shown_at < (UPDATE_EVERY if self._terminal else LINE_EVERY):
             return
-        self._shown_at = now
+        self._shown_at, self._open = now, self._terminal and not over
         text = f"\r\x1b[K{progress}{chr(10) if over else ''}" if self._terminal else f"{progress}\n"
-        try:
+        self._write(text)
+
+    def end(self) -> None:
+        """Nothing more is shown: what follows begins a line."""
+        if self._open:
+            self._open = False
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError):  # nobody can read it any more
             sys.stderr.write(text)
             sys.stderr.flush()
-        except OSError:  # nobody can read it any more
-            return
 
 
 def report_of(progress: Report | bool | None) -> Report | None:

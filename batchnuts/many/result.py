@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +95,8 @@ class ManyResult:
         """A row for each fit, by label."""
         import pandas
 
-        return pandas.DataFrame([asdict(row) for row in self.rows.values()]).set_index("label")
+        rows = pandas.DataFrame([asdict(row) for row in self.rows.values()], columns=[f.name for f in fields(Row)])
+        return rows.drop(columns="digest").set_index("label")
 
     def __repr__(self) -> str:
         failed, ok = len(self.failed), sum(row.ok for row in self.rows.values())

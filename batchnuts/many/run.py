@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from batchnuts.autobatch.machine import processors
-from batchnuts.many.data_sets import DataSet, DataSets, Padding
-from batchnuts.many.fit import HELD_OUT, Fit, FitSettings
-from batchnuts.many.progress import ManyProgress, Report, report_of
+from batchnuts.many.data_sets import DataSet, DataSets, Padding, digest_of
+from batchnuts.many.fit import HELD_OUT, Fit, FitSettings, Row
+from batchnuts.many.progress import Line, ManyProgress, Report, report_of
 from batchnuts.many.result import ManyResult
-from batchnuts.many.store import Fits, MemoryFits, ZarrFits
+from batchnuts.many.store import Fits, MemoryFits, StoreError, ZarrFits
 from batchnuts.many.workers import fits_here, fits_on_cluster, fits_on_processes
 from batchnuts.mcmc.execution.model_description import described
 from batchnuts.mcmc.model.content import Content, chosen_groups
@@ -97,11 +97,10 @@ class ManyRun:
 
     def make(self, data_sets: Iterable[DataSet], count: int | None) -> None:
         """Make the fits that are not there yet. count: all of them, if that is known."""
-        done = self.fits.done
+        done = dict(self.fits.rows())
         began, failed, busy, made = time.monotonic(), 0, 0.0, 0
-        left = (data_set for data_set in data_sets if data_set.number not in done)
         try:
-            for fit in self._fits(left):
+            for fit in self._fits(_left(data_sets, done)):
                 self.fits.add(fit)
                 made, failed, busy = made + 1, failed + bool(fit.row.failed), busy + fit.row.seconds
                 if self.report is not None:
@@ -113,6 +112,8 @@ class ManyRun:
             self.interrupted = True
         finally:
             self.fits.finish()
+            if isinstance(self.report, Line):
+                self.report.end()
 
     def _fits(self, data_sets: Iterator[DataSet]) -> Iterator[Fit]:
         if self.cluster is not None:
@@ -124,6 +125,26 @@ class ManyRun:
             yield from fits_on_processes(self.settings, data_sets, self.processes)
         else:
             yield from fits_here(self.settings, data_sets)
+
+
+def _left(data_sets: Iterable[DataSet], done: Mapping[int, Row]) -> Iterator[DataSet]:
+    """The data sets whose fits are not there, and those whose fits have failed with other data.
+
+    Raises StoreError where a fit that is there had another label or other data, and where one is of no data set.
+    """
+    seen = 0
+    for data_set in data_sets:
+        seen, row = seen + 1, done.get(data_set.number)
+        if row is None or (row.failed and row.digest != data_set.digest):
+            yield data_set
+        elif (row.label, row.digest) != (data_set.label, data_set.digest):
+            what = "other data" if row.label == data_set.label else f"the label {row.label!r}"
+            raise StoreError(
+                f"The store has the fit {data_set.number}, {data_set.label!r}, with {what}: give the data that its run "
+                "had, replace_store=True, or another path."
+            )
+    if done and max(done) >= seen:
+        raise StoreError(f"The store has fits of {max(done) + 1:,} data sets or more; there are {seen:,} now.")
 
 
 def _on_one_core(settings: FitSettings) -> FitSettings:
@@ -152,4 +173,6 @@ def _described(settings: FitSettings) -> dict[str, Any]:
         "backend": execution.backend,
         "kept": sorted(settings.keep),
         "groups": None if settings.content.groups is None else list(settings.content.groups),
+        # a data set need not have all data of a model that is made again for it
+        "model's data": None if settings.model.remade is None else digest_of(settings.model.remade.example),
     }

@@ -27,6 +27,7 @@ from typing_extensions import override
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.files.groups import Group
+from batchnuts.files.url import is_url
 from batchnuts.many.fit import GROUPS, HELD_OUT, QUANTILES, RANKS, SUMMARIES, Fit, Named, Row, Summaries
 from batchnuts.settings.schema import shown
 
@@ -163,12 +164,14 @@ class ZarrFits(Fits):
         resume: bool = False,
     ) -> None:
         zarr = require_zarr()
+        if is_url(os.fspath(path)):
+            raise StoreError(f"path: found the URL {shown(path)}; fits are written to local disks: expected a path.")
         self.path = Path(path).expanduser()
         there = self.path.exists()
         if there and not (replace or resume):
             raise StoreError(
-                f"{str(self.path)!r} is there already: give resume=True to go on with its run, replace=True to delete "
-                "it, or another path."
+                f"{str(self.path)!r} is there already: give resume=True to go on with its run, replace_store=True to "
+                "delete it, or another path."
             )
         if there and not (self.path / "zarr.json").is_file():
             raise StoreError(f"{str(self.path)!r} is there and is no Zarr store: give another path.")
@@ -179,7 +182,6 @@ class ZarrFits(Fits):
             self.root = zarr.open_group(self.path, mode="r+" if there else "w", zarr_format=3)
         except OSError as error:
             raise StoreError(f"{str(self.path)!r} cannot be written: {error.strerror or error}.") from None
-        self._labels: dict[str, list[Any]] = {}
         if there:
             self._require_same(described)
         else:
@@ -215,7 +217,7 @@ class ZarrFits(Fits):
             if stored.get(name) != value:
                 raise StoreError(
                     f"{str(self.path)!r} is of another run: its {name} {shown(stored.get(name))} is {shown(value)} "
-                    "now. Give replace=True, or another path."
+                    "now. Give replace_store=True, or another path."
                 )
 
     @property
@@ -309,7 +311,7 @@ class ZarrFits(Fits):
                 dtype=dtype,
                 fill_value=fill,
                 dimension_names=("fit", *example.dims),
-                attributes=dict(_attributes(group, name)),
+                attributes=_attributes(group),
             )
         rows = max(array.shape[0], first + self.block)
         if array.shape != (rows, *inner):
@@ -417,7 +419,7 @@ def _arrays_of(fit: Fit) -> Iterator[_Array]:
             yield _Array(kind, name, dims, np.asarray(values))
 
 
-def _attributes(kind: str, name: str) -> Mapping[str, Any]:
+def _attributes(kind: str) -> dict[str, Any]:
     return {"quantiles": list(QUANTILES)} if kind == "quantiles" else {}
 
 

@@ -159,9 +159,10 @@ class _Queue:
         yield from fits
 
     def _failed(self, data_set: DataSet, error: Exception) -> Fit:
-        number, label = data_set.number, data_set.label
+        number = data_set.number
         why = f"its process has died twice (out of memory?): {str(error).partition(chr(10))[0]}"
-        return Fit(number, Row(label, seed_of(self.settings.sampler.seed, number), failed=why))
+        seed = seed_of(self.settings.sampler.seed, number)
+        return Fit(number, Row(data_set.label, seed, failed=why, digest=data_set.digest))
 
 
 def _has_died(error: Exception) -> bool:

@@ -80,6 +80,9 @@ def test_wrong_simulations_are_refused() -> None:
         batchnuts.sbc(model, lambda rng: {"mu": 0.0}, fits=10, processes=1)  # type: ignore[arg-type,return-value]
     with pytest.raises(ModelError, match=r"'mu' of shape \(2,\); the model has \(\)"):
         batchnuts.sbc(model, lambda rng: ({"mu": [0.0, 1.0]}, simulated_means(rng)[1]), fits=10, processes=1)
+    derived = mean_model(generated=lambda p, data: {"twice": 2 * p["mu"]})
+    found = batchnuts.sbc(derived, lambda rng: ({"twise": 0.0}, simulated_means(rng)[1]), fits=10, processes=1)
+    assert "there are no draws of 'twise', whose true value is known; did you mean 'twice'?" in repr(found)
 
 
 def test_many_failures_are_no_calibration() -> None:

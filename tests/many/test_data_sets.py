@@ -11,7 +11,7 @@ import pandas
 import pytest
 from fitted_models import mean_model
 
-from batchnuts.many.data_sets import Padding, data_sets, size_class
+from batchnuts.many.data_sets import DataSet, Padding, data_sets, size_class
 from batchnuts.mcmc.model.model import Model, ModelError
 
 
@@ -74,6 +74,17 @@ def test_tables_need_their_columns() -> None:
         data_sets(mean_model(), table, by="sit")
     with pytest.raises(ModelError, match="the table has no column 'mask'"):
         data_sets(mean_model(), table, by="site")
+
+
+def test_digests_tell_data_sets_apart() -> None:
+    contents: list[Any] = [
+        {"y": [1, 2]}, {"y": [1, 3]}, {"z": [1, 2]}, {"y": [1.0, 2.0]}, {"y": np.ones((2, 1))}, {"y": np.ones((1, 2))},
+        [1, 2], [[1, 2], [3]], [[1, 2], [4]], (1, 2, 3), "text", "texts", None, {"y": {"x": 1}}, {"y": object},
+    ]  # fmt: skip
+    digests = [DataSet(0, 0, content).digest for content in contents]
+    assert len(set(digests)) == len(digests)
+    assert digests[0] == DataSet(1, "a", {"y": np.array([1, 2])}).digest
+    assert DataSet(0, 0, None, truth={"a": 1}).digest != DataSet(0, 0, None, held_out={"a": 1}).digest
 
 
 def test_models_without_data_are_refused() -> None:

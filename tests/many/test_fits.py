@@ -149,6 +149,31 @@ def test_a_store_holds_what_memory_does_and_goes_on_after_an_interrupt(tmp_path:
         batchnuts.open_many(tmp_path)
 
 
+def test_a_run_goes_on_with_the_data_that_it_had(tmp_path: Path) -> None:
+    """Fits that failed are made again where their data are others now."""
+    model, path = mean_model(), tmp_path / "fits.zarr"
+    good = {"y": np.zeros(5), "mask": np.ones(5)}
+    bad, other = {**good, "y": np.full(5, np.nan)}, {**good, "y": np.ones(5)}
+    options: dict[str, Any] = {"draws": 20, "warmup": 50, "processes": 1, "path": path}
+    first = batchnuts.sample_many(model, [good, bad], **options)
+    assert list(first.failed) == [1]
+    assert "digest" not in first.table
+    for data, labels, message in (
+        ([other, bad], None, "The store has the fit 0, 0, with other data"),
+        ([good, bad], ["a", "b"], "The store has the fit 0, 'a', with the label 0"),
+        ([good], None, "has fits of 2 data sets or more; there are 1 now"),
+    ):
+        with pytest.raises(StoreError, match=message):
+            batchnuts.sample_many(model, data, labels=labels, resume=True, **options)
+    whole = batchnuts.sample_many(model, [good, other, other], resume=True, **options)
+    assert (len(whole), whole.failed) == (3, {})
+    assert whole.posterior["mu"].notnull().all()
+    memory = batchnuts.sample_many(model, [good, other, other], **{**options, "path": None})
+    np.testing.assert_array_equal(whole.posterior["mu"], memory.posterior["mu"])
+    with pytest.raises(StoreError, match=r"found the URL 's3://bucket/fits\.zarr'"):
+        batchnuts.sample_many(model, [good], **{**options, "path": "s3://bucket/fits.zarr"})
+
+
 @pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_with_the_same_draws(tmp_path: Path) -> None:
     program = textwrap.dedent(
