@@ -26,7 +26,7 @@ def dry_run(tmp_path, monkeypatch, capsys):
 def test_dry_run_prints_a_config_and_runs_nothing(dry_run):
     code, out, err = dry_run("sampler.draws=9")
     assert code == 0
-    assert "memory: about 525 MB (libraries" in err
+    assert "memory: about 505 MB (libraries" in err
     assert "disk: about 1" in err
     assert YAML(typ="safe").load(out)["sampler"]["draws"] == 9
     assert os.listdir() == ["small.yaml"]

@@ -6,16 +6,13 @@ import os
 from typing import Unpack
 
 from batchnuts.api.options import Options, with_options
-from batchnuts.many.calibration import Calibration, Simulate, by_prior, simulated
+from batchnuts.many.calibration import DEFAULTS, Calibration, Simulate, simulations
 from batchnuts.many.data_sets import example_of, require_model
 from batchnuts.many.fit import RANKS
 from batchnuts.many.progress import Report
 from batchnuts.many.run import ManyRun, fit_settings
 from batchnuts.mcmc.model.model import Model
 from batchnuts.settings.schema import SettingsError, shown
-
-DEFAULTS = {"draws": 2000, "until": {"ess_bulk": 400}}
-"""Of the settings of each fit: enough effective draws for ranks among 99."""
 
 
 @with_options
@@ -52,10 +49,7 @@ def sbc(
     if simulate is not None and not callable(simulate):
         raise SettingsError(f"simulate: found {shown(simulate)}; expected a function of a generator, or None.")
     of_fits = fit_settings(model, {**DEFAULTS, **settings}, frozenset({RANKS}), ())
-    seed = of_fits.sampler.seed
-    sets = (
-        by_prior(model, of_fits.execution, fits, seed) if simulate is None else simulated(model, simulate, fits, seed)
-    )
+    sets = simulations(model, simulate, of_fits.execution, fits, of_fits.sampler.seed)
     run = ManyRun(
         of_fits, path=path, resume=resume, replace_store=replace_store, processes=processes, progress=progress
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from batchnuts.api.options import Options, with_options
 from batchnuts.many.data_sets import require_model, require_own_data
 from batchnuts.many.fit import HELD_OUT
-from batchnuts.many.held_out import CrossValidation, folds_of, pointwise_of, rows_of, without
+from batchnuts.many.held_out import CrossValidation, cross_validated, folds_of, pointwise_of, rows_of, without
 from batchnuts.many.progress import Report
 from batchnuts.many.run import ManyRun, fit_settings
 from batchnuts.mcmc.model.model import Model, ModelError
@@ -55,8 +55,7 @@ def cross_validate(
     run = ManyRun(
         of_fits, path=path, resume=resume, replace_store=replace_store, processes=processes, progress=progress
     )
-    fits = run.of_sets(without(model, parts, names), len(parts))
-    return CrossValidation(fits, parts, pointwise_of(fits, parts, len(model.data[names[0]])))
+    return cross_validated(run, model, parts, names)
 
 
 @with_options

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal
@@ -379,6 +379,8 @@ def _check(content: dict[str, Any], origin: Origin) -> RunConfig:
             f"{origin('output.draws')}output.draws: found false with sampler.until, which looks at all draws; expected "
             "true, or sampler.until: null"
         )
+    if not problems and parts.get("many") is not None:
+        problems += _without_effect_in_many(parts["output"], origin)
     if not problems:
         # the dimension of a position is known exactly only once the model is made; the run checks again
         numbers, dtype = getattr(parts["model"], "dimension", None) or 1, getattr(parts["model"], "dtype", "float32")
@@ -395,6 +397,27 @@ def _check(content: dict[str, Any], origin: Origin) -> RunConfig:
         raise ConfigError("\n".join(problems))
     config = RunConfig(**parts, stem=origin.file.stem, file=origin.file)
     return config if config.many is not None else config.decided()
+
+
+_OF_MANY = ("path", "format", "groups")
+"""The settings of output that many fits have."""
+
+
+def _without_effect_in_many(output: OutputSettings, origin: Origin) -> Iterator[str]:
+    """Mistakes of settings of output that many fits do not have: they are written to one Zarr store."""
+    if output.format not in ("auto", STREAMED) or output.path_says not in (None, STREAMED) or output.at_url:
+        name = "path" if output.format in ("auto", STREAMED) else "format"
+        yield (
+            f"{origin(f'output.{name}')}output.{name}: found {shown(getattr(output, name))} with many, whose fits are "
+            "written to a Zarr store on a local disk; expected the path of a folder, run.zarr"
+        )
+    for name, info in OutputSettings.model_fields.items():
+        value, default = getattr(output, name), info.default
+        if name not in _OF_MANY and value != default:
+            yield (
+                f"{origin(f'output.{name}')}output.{name}: found {json.dumps(value)}, which has no effect with many; "
+                f"expected {json.dumps(default)} (what is kept of each fit is many.keep)"
+            )
 
 
 def _check_model(content: Any, origin: Origin, problems: list[str]) -> Settings | None:

@@ -57,22 +57,25 @@ def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: En
     from batchnuts.autobatch import BatchnutsError
     from batchnuts.cli.before_run import dry_run
     from batchnuts.cli.config import ConfigError, load_config
-    from batchnuts.cli.many_fits import is_store, make_many, resumed_config
+    from batchnuts.cli.many_fits import dry_run_many, is_store, make_many, resumed_config
     from batchnuts.cli.new_run import Task
     from batchnuts.cli.output_path import OutputRefused, path_of_new_run
     from batchnuts.settings.schema import SettingsError
 
     try:
-        if arguments.resume is not None and is_store(arguments.resume) and not further:
-            return make_many(resumed_config(arguments.resume), ending, force=False, quiet=arguments.quiet, resume=True)
+        if arguments.resume is not None and is_store(arguments.resume):
+            config = resumed_config(arguments.resume, arguments.overrides, further)
+            return make_many(config, ending, stop, force=False, quiet=arguments.quiet, resume=True)
         if arguments.resume is not None:
             from batchnuts.cli.resume import lengthen, resume
 
             task = lengthen(arguments, ending, further) if further else resume(arguments, ending)
             return 0 if task is None else _make_run(task, stop, ending)
         config = load_config(arguments.config, arguments.overrides)
-        if config.many is not None and not arguments.dry_run:
-            return make_many(config, ending, force=arguments.force, quiet=arguments.quiet)
+        if config.many is not None:
+            if arguments.dry_run:
+                return dry_run_many(config, force=arguments.force)
+            return make_many(config, ending, stop, force=arguments.force, quiet=arguments.quiet)
         if arguments.dry_run:
             return dry_run(config, force=arguments.force)
         if config.output.format != "auto":  # else it is known once the model is

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from batchnuts.cli.ending import Ending
+from batchnuts.process.signals import StopSignals, say
 
 if TYPE_CHECKING:
     from batchnuts.cli.config import RunConfig
     from batchnuts.many.data_sets import DataSets
+    from batchnuts.many.fit import FitSettings
     from batchnuts.many.run import ManyRun
     from batchnuts.mcmc.model.model import Model
     from batchnuts.user_models.data import Columns
@@ -35,56 +39,113 @@ def is_store(path: str) -> bool:
         return False
 
 
-def resumed_config(path: str) -> RunConfig:
-    """The config of a store's run, with its path. Raises ConfigError."""
+def resumed_config(path: str, overrides: Sequence[str], further: int) -> RunConfig:
+    """The config of a store's run, with its path. overrides: of `execution.cluster`. further: draws to add to each fit.
+
+    Raises ConfigError.
+    """
     from batchnuts.cli.config import config_of
+    from batchnuts.settings.yaml import ConfigError
 
+    if further:
+        raise ConfigError(
+            f"sampler.draws=+{further}: {path} has many fits, each of which has ended by its own rule; for more draws "
+            "of each make another run."
+        )
     folder = Path(path).expanduser().resolve()
-    content = json.loads((folder / "zarr.json").read_text(encoding="utf-8"))["attributes"][CONFIG]
+    content = json.loads((folder / "zarr.json").read_text(encoding="utf-8"))["attributes"].get(CONFIG)
+    if content is None:
+        raise ConfigError(
+            f"{path} was written by batchnuts.sample_many in Python, and has no config to go on with: call it again "
+            "with resume=True."
+        )
     content["output"]["path"] = str(folder)
-    return config_of(content, folder / "zarr.json")
+    return config_of(content, folder / "zarr.json", overrides)
 
 
-def make_many(config: RunConfig, ending: Ending, *, force: bool, quiet: bool, resume: bool = False) -> int:
-    """Make the fits of a config and show what they say; gives the exit code."""
-    from batchnuts.cli.output_path import OutputRefused
-    from batchnuts.many.calibration import Calibration, by_prior, simulated
+@dataclass(frozen=True)
+class _Plan:
+    """The fits of a config that are to be made."""
+
+    model: Model
+    count: int
+    """Of the fits."""
+    keep: frozenset[str]
+    result: Callable[[ManyRun], Any]
+    """Makes them."""
+
+
+def _plan(config: RunConfig) -> _Plan:
+    """What a config asks for. Raises ConfigError, and ModelError for a model without what that needs."""
+    from batchnuts.many.calibration import Calibration, simulations
     from batchnuts.many.fit import HELD_OUT, RANKS
-    from batchnuts.many.held_out import CrossValidation, folds_of, pointwise_of, without
-    from batchnuts.many.result import ManyResult
+    from batchnuts.many.held_out import cross_validated, folds_of
     from batchnuts.many.sensitivity import Sensitivity, priors_of
     from batchnuts.user_models.users_code import imported
 
-    config, many = _with_defaults(config), config.many
+    many, seed = config.many, config.sampler.seed
     assert many is not None, "the config has the section"
-    path = _path(config)
-    if path.exists() and not (resume or force):
-        raise OutputRefused(
-            f"{path} is there already. To go on with its run: --resume {path}. To replace it, add --force; or set "
-            "output.path."
-        )
     model, data_sets = _model(config)
-    found: Any
     if many.sbc is not None:
-        run, seed = _run(config, model, frozenset({RANKS}), force, quiet, resume), config.sampler.seed
-        if many.sbc.simulate is None:
-            sets = by_prior(model, config.execution, many.sbc.fits, seed)
-        else:
-            simulate = imported("simulate", many.sbc.simulate, section="many.sbc")
-            sets = simulated(model, simulate, many.sbc.fits, seed)
-        found = Calibration(run.of_sets(sets, many.sbc.fits))
-    elif many.folds is not None:
-        run = _run(config, model, frozenset({HELD_OUT}), force, quiet, resume)
-        parts, names = folds_of(model, many.folds, None, config.sampler.seed)
-        fits = run.of_sets(without(model, parts, names), len(parts))
-        found = CrossValidation(fits, parts, pointwise_of(fits, parts, len(model.data[names[0]])))
-    elif many.priors is not None:
+        place, fits = many.sbc.simulate, many.sbc.fits
+        simulate = None if place is None else imported("simulate", place, section="many.sbc")
+        sets = simulations(model, simulate, config.execution, fits, seed)
+        return _Plan(model, fits, frozenset({RANKS}), lambda run: Calibration(run.of_sets(sets, fits)))
+    if many.folds is not None:
+        parts, names = folds_of(model, many.folds, None, seed)
+        return _Plan(model, len(parts), frozenset({HELD_OUT}), lambda run: cross_validated(run, model, parts, names))
+    if many.priors is not None:
         priors = priors_of(model, many.priors)
-        run = _run(config, model, frozenset({*many.keep, "mean", "sd"}), force, quiet, resume)
-        found = Sensitivity(run.of_sets(priors, len(priors)))
-    else:
-        run = _run(config, model, frozenset(many.keep), force, quiet, resume)
-        found = run.of_data(data_sets, many.mask)
+        keep = frozenset({*many.keep, "mean", "sd"})
+        return _Plan(model, len(priors), keep, lambda run: Sensitivity(run.of_sets(priors, len(priors))))
+    count = data_sets.count
+    assert count is not None, "it is known of columns and files"
+    return _Plan(model, count, frozenset(many.keep), lambda run: run.of_data(data_sets, many.mask))
+
+
+def dry_run_many(config: RunConfig, *, force: bool) -> int:
+    """Print the resolved config; on stderr how many fits there are, and the check of the model with its example."""
+    config = _with_defaults(config)
+    try:
+        plan = _plan(config)
+    finally:
+        sys.stdout.write(config.to_yaml())
+        sys.stdout.flush()
+    _settings(config, plan)
+    check = plan.model.check(config.sampler.seed)
+    say(f"the model was {'checked' if check.ok else 'checked, with problems'}:\n{check}")
+    sampler = config.sampler
+    say(
+        f"{plan.count:,} fits of {sampler.chains} chains, {'at most ' * (sampler.until is not None)}{sampler.draws:,} "
+        f"draws of each; of each fit {', '.join(sorted(plan.keep))} would be written to {_path(config)}"
+    )
+    _refuse_existing(_path(config), force)
+    return 0 if check.ok else 1
+
+
+def make_many(
+    config: RunConfig, ending: Ending, stop: StopSignals, *, force: bool, quiet: bool, resume: bool = False
+) -> int:
+    """Make the fits of a config and show what they say; gives the exit code."""
+    from batchnuts.many.result import ManyResult
+    from batchnuts.many.run import ManyRun
+
+    config = _with_defaults(config)
+    path = _path(config)
+    if not resume:
+        _refuse_existing(path, force)
+    plan = _plan(config)
+    assert config.many is not None, "the config has the section"
+    run = ManyRun(
+        _settings(config, plan),
+        path=path,
+        resume=resume,
+        replace_store=force and not resume,
+        processes=config.many.processes,
+        progress=False if quiet else None,
+        attributes={CONFIG: config.resolved()},
+    )
+    found = plan.result(run)
     ending.content["path"] = str(path)
     fits = found if isinstance(found, ManyResult) else found.fits
     if not quiet:
@@ -93,18 +154,41 @@ def make_many(config: RunConfig, ending: Ending, *, force: bool, quiet: bool, re
             print(line)
     print(path, flush=True)
     if run.interrupted:
-        ending.say(f"interrupted; to go on: python -m batchnuts.sample --resume {path}")
-        return 130
+        ending.content["resume"] = str(path)
+        ending.say(f"{stop.name}; to go on: python -m batchnuts.sample --resume {shlex.quote(str(path))}")
+        return stop.exit_code
     return 0
+
+
+def _refuse_existing(path: Path, force: bool) -> None:
+    from batchnuts.cli.output_path import OutputRefused
+
+    if path.exists() and not force:
+        raise OutputRefused(
+            f"{path} is there already. To go on with its run: --resume {shlex.quote(str(path))}. To replace it, add "
+            "--force; or set output.path."
+        )
 
 
 def _with_defaults(config: RunConfig) -> RunConfig:
     """The config with what is the default of many fits."""
+    from batchnuts.many.calibration import DEFAULTS as OF_CALIBRATION
     from batchnuts.many.run import DEFAULTS
+    from batchnuts.mcmc.settings.run_settings import SamplerSettings
 
-    sampler = config.sampler
-    missing = {name: value for name, value in DEFAULTS.items() if name not in sampler.model_fields_set}
-    return replace(config, sampler=sampler.model_copy(update=missing))
+    assert config.many is not None, "the config has the section"
+    defaults = {**DEFAULTS, **(OF_CALIBRATION if config.many.sbc is not None else {})}
+    checked, given = SamplerSettings.model_validate(defaults), config.sampler.model_fields_set
+    missing = {name: getattr(checked, name) for name in defaults if name not in given}
+    return replace(config, sampler=config.sampler.model_copy(update=missing))
+
+
+def _settings(config: RunConfig, plan: _Plan) -> FitSettings:
+    from batchnuts.many.fit import HELD_OUT
+    from batchnuts.many.run import settings_of
+
+    groups = ("log_likelihood",) if HELD_OUT in plan.keep else tuple(config.output.groups or ())
+    return settings_of(plan.model, config.sampler, config.execution, plan.keep, groups)
 
 
 def _listed(fits: Any) -> Iterator[str]:
@@ -118,25 +202,6 @@ def _listed(fits: Any) -> Iterator[str]:
 
 def _path(config: RunConfig) -> Path:
     return Path(config.output.path or f"{config.stem}.zarr").expanduser()
-
-
-def _run(config: RunConfig, model: Model, keep: frozenset[str], force: bool, quiet: bool, resume: bool) -> ManyRun:
-    from batchnuts.many.fit import HELD_OUT
-    from batchnuts.many.run import ManyRun, settings_of
-
-    many = config.many
-    assert many is not None, "the config has the section"
-    groups = ("log_likelihood",) if HELD_OUT in keep else tuple(config.output.groups or ())
-    settings = settings_of(model, config.sampler, config.execution, keep, groups)
-    return ManyRun(
-        settings,
-        path=_path(config),
-        resume=resume,
-        replace_store=force and not resume,
-        processes=many.processes,
-        progress=False if quiet else None,
-        attributes={CONFIG: config.resolved()},
-    )
 
 
 def _model(config: RunConfig) -> tuple[Model, DataSets]:

@@ -40,6 +40,17 @@ MOST_FAILED = 0.01
 """Share of fits without draws above which their ranks say nothing: it may be those of extreme parameters that fail."""
 
 
+DEFAULTS: Mapping[str, Any] = {"draws": 2000, "until": {"ess_bulk": 400}}
+"""Of the settings of each fit: enough effective draws for ranks among LEVELS."""
+
+
+def simulations(
+    model: Model, simulate: Simulate | None, execution: ExecutionSettings, fits: int, seed: int
+) -> Iterator[DataSet]:
+    """Data sets with their true parameters: by a function, or by the model's own where that is None."""
+    return by_prior(model, execution, fits, seed) if simulate is None else simulated(model, simulate, fits, seed)
+
+
 def simulated(model: Model, simulate: Simulate, fits: int, seed: int) -> Iterator[DataSet]:
     """Data sets with their true parameters. Raises ModelError for what a function gives that does not fit the model."""
     for number in range(fits):

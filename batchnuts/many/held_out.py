@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from batchnuts.many.data_sets import DataSet
 from batchnuts.many.fit import HELD_OUT
 from batchnuts.many.result import ManyResult
+from batchnuts.many.run import ManyRun
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.settings.schema import nearest, shown
 
@@ -121,6 +122,12 @@ class CrossValidation:
         return (
             f"elpd {self.elpd:.1f}, standard error {self.se:.1f}, of {len(self.pointwise):,} observations\n{self.fits}"
         )
+
+
+def cross_validated(run: ManyRun, model: Model, folds: Folds, names: Sequence[str]) -> CrossValidation:
+    """The result of a run without each of some folds (`folds_of`)."""
+    fits = run.of_sets(without(model, folds, names), len(folds))
+    return CrossValidation(fits, folds, pointwise_of(fits, folds, len(model.data[names[0]])))
 
 
 def pointwise_of(fits: ManyResult, folds: Folds, count: int) -> NDArray[np.float64]:

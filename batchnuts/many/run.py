@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -100,14 +101,15 @@ class ManyRun:
         done = dict(self.fits.rows())
         began, failed, busy, made = time.monotonic(), 0, 0.0, 0
         try:
-            for fit in self._fits(_left(data_sets, done)):
-                self.fits.add(fit)
-                made, failed, busy = made + 1, failed + bool(fit.row.failed), busy + fit.row.seconds
-                if self.report is not None:
-                    elapsed = time.monotonic() - began
-                    share = min(1.0, busy / max(elapsed * self.processes, 1e-9))
-                    of_all = None if count is None else count - len(done)
-                    self.report(ManyProgress(made, failed, of_all, elapsed, share))
+            with closing(self._fits(_left(data_sets, done))) as fits:
+                for fit in fits:
+                    self.fits.add(fit)
+                    made, failed, busy = made + 1, failed + bool(fit.row.failed), busy + fit.row.seconds
+                    if self.report is not None:
+                        elapsed = time.monotonic() - began
+                        share = min(1.0, busy / max(elapsed * self.processes, 1e-9))
+                        of_all = None if count is None else count - len(done)
+                        self.report(ManyProgress(made, failed, of_all, elapsed, share))
         except KeyboardInterrupt:
             self.interrupted = True
         finally:
@@ -115,7 +117,7 @@ class ManyRun:
             if isinstance(self.report, Line):
                 self.report.end()
 
-    def _fits(self, data_sets: Iterator[DataSet]) -> Iterator[Fit]:
+    def _fits(self, data_sets: Iterator[DataSet]) -> Generator[Fit, None, None]:
         if self.cluster is not None:
             from batchnuts.cluster.connect import connected
 

@@ -60,7 +60,11 @@ def fits_on_processes(settings: FitSettings, data_sets: Iterable[DataSet], proce
         def pool() -> Any:
             return get_reusable_executor(max_workers=processes, timeout=60, env=ENVIRONMENT)
 
-        yield from _Queue(settings, iter(data_sets), submit, processes).fits()
+        try:
+            yield from _Queue(settings, iter(data_sets), submit, processes).fits()
+        except BaseException:  # nobody wants the fits that are under way
+            pool().shutdown(wait=True, kill_workers=True)
+            raise
 
 
 @contextmanager

@@ -136,9 +136,7 @@ def the_use_is_named(patch: pytest.MonkeyPatch) -> None:
 @killed_by("users helpers", "runtime/test_executors.py::test_agrees_with_plain_python")
 def checks_of_a_dataclass_meet_types(patch: pytest.MonkeyPatch) -> None:
     """a dataclass is made of types, or of all lanes, by its own __post_init__"""
-    rewrite(
-        patch, pytree._build, "instance = object.__new__(tree.kind)", "instance = tree.kind(children[0], children[1])"
-    )
+    rewrite(patch, pytree._container, "instance = object.__new__(kind)", "instance = kind(children[0], children[1])")
 
 
 # ---- inside of users' programs --------------------------------------------------------------------------------------

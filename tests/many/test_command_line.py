@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import batchnuts
+from batchnuts import Model
 from batchnuts.sample import main
 
 MODULE = """
@@ -113,6 +119,88 @@ def test_calibration_folds_and_priors(folder: Path, capsys: pytest.CaptureFixtur
 def test_wrong_sections_are_refused(folder: Path, many: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(folder, many) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("output.report=true", "output.report: found true, which has no effect with many; expected false"),
+        ("output.thin=2", "output.thin: found 2, which has no effect with many; expected 1"),
+        ("output.checkpoint_seconds=null", "output.checkpoint_seconds: found null, which has no effect with many"),
+        ("output.path=fits.nc", "output.path: found 'fits.nc' with many"),
+        ("output.path=s3://bucket/fits.zarr", "output.path: found 's3://bucket/fits.zarr' with many"),
+        ("sampler.chains=auto", "sampler.chains"),
+    ],
+)
+def test_settings_without_effect_are_refused(
+    folder: Path, override: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(folder, "by: site", override) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("fits.zarr").exists()
+
+
+def test_a_dry_run_counts_fits_and_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, "by: site", "--dry-run") == 0
+    captured = capsys.readouterr()
+    assert "  by: site" in captured.out
+    assert "the model was checked:" in captured.err
+    assert "2 fits of 4 chains, 100 draws of each; of each fit draws would be written to fits.zarr" in captured.err
+    assert not Path("fits.zarr").exists()
+    config = CONFIG.replace("[site, y]", "[y]").replace("sampler: {draws: 100}", "")
+    (folder / "run.yaml").write_text(config + 'many: {sbc: {simulate: "many_sites:simulate", fits: 20}}')
+    assert main(["--config", "run.yaml", "--dry-run"]) == 0
+    assert "20 fits of 4 chains, at most 2,000 draws of each" in capsys.readouterr().err, "as batchnuts.sbc has it"
+
+
+def test_what_cannot_be_resumed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, "by: site", "--quiet") == 0
+    assert main(["--resume", "fits.zarr", "sampler.draws=+100"]) == 2
+    assert "fits.zarr has many fits, each of which has ended by its own rule" in capsys.readouterr().err
+    (folder / "sites.csv").write_text("site,y\nb,1\nb,2\na,1\na,2\n")
+    assert main(["--resume", "fits.zarr"]) == 1
+    assert "The store has the fit 0, 'b', with other data" in capsys.readouterr().err
+    model = Model.from_function(lambda p, d: -0.5 * (p["m"] - d["y"]) ** 2, variables={"m": []}, data={"y": 0.0})
+    batchnuts.sample_many(model, {"y": np.zeros(2)}, draws=10, warmup=20, processes=1, path="python.zarr")
+    assert main(["--resume", "python.zarr"]) == 2
+    assert "was written by batchnuts.sample_many in Python, and has no config" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_which_goes_on_later(folder: Path, number: signal.Signals) -> None:
+    rows = [f"s{site},{value}" for site in range(400) for value in (1.0, 2.0, site / 100)]
+    (folder / "sites.csv").write_text("\n".join(["site,y", *rows]))
+    (folder / "run.yaml").write_text(f"{CONFIG}many: {{processes: 2, by: site, keep: [mean]}}\n")
+    command = [sys.executable, "-m", "batchnuts.sample", "--quiet"]
+    done = folder / "fits.zarr" / "fits" / "done" / "c" / "0"
+    with subprocess.Popen(
+        [*command, "--config", "run.yaml"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        while not done.exists():
+            assert process.poll() is None, "it is ended while it runs"
+            time.sleep(0.05)
+        if number == signal.SIGINT:  # a terminal sends it to all of its processes
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert out == "fits.zarr\n"
+    assert "; to go on: python -m batchnuts.sample --resume fits.zarr" in err
+    assert "Traceback" not in err, "the pipes are closed: no process is left"
+    assert 0 < len(batchnuts.open_many("fits.zarr")) < 400
+    subprocess.run([*command, "--resume", "fits.zarr"], check=True)
+    shutil.move("fits.zarr", "resumed.zarr")
+    resumed = batchnuts.open_many("resumed.zarr")
+    subprocess.run([*command, "--config", "run.yaml"], check=True)
+    whole = batchnuts.open_many("fits.zarr")
+    assert whole.labels == resumed.labels == [f"s{site}" for site in range(400)]
+    np.testing.assert_array_equal(whole.mean["mu"], resumed.mean["mu"])
 
 
 def test_packaged_models_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
