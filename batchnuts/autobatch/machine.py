@@ -152,7 +152,15 @@ class LaneProgram:
 
     def result(self, machine: Machine, state: State) -> Any:
         """The function's result, a structure of arrays [lanes, ...]; it means something on lanes that have halted."""
-        return unflatten(flatten(self.result_type)[1], list(machine.results(state)))
+        return unflatten(self._result_tree, machine.results(state))
+
+    def result_now(self, machine: ResumableMachine, state: State) -> Any:
+        """The same, to be read before the state goes on: its arrays need not be copies."""
+        return unflatten(self._result_tree, machine.results_now(state))
+
+    @cached_property
+    def _result_tree(self) -> Any:
+        return flatten(self.result_type)[1]
 
     @cached_property
     def costly_work(self) -> float:

@@ -11,7 +11,7 @@ grow without new code. Arrays over lanes are views of these rows, strided: the s
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -42,53 +42,48 @@ class Layout:
     frame_bytes: int
     """Bytes of a frame of all stacks."""
 
+    @functools.cached_property
+    def heights(self) -> tuple[str, ...]:
+        """The entries that are heights of stacks."""
+        return tuple(name for name in self.fields if name.startswith("height:"))
+
     def stride(self, depth: int) -> int:
         """Bytes of a lane's frames, where stacks hold `depth` of them beneath the top."""
         return _up(self.frame_bytes * (depth + 1), LINE)
 
-    def views(
-        self, rows: np.ndarray, frames: np.ndarray, buffers: np.ndarray, depth: int
-    ) -> Iterator[tuple[str, np.ndarray]]:
-        """The entries of all lanes by name; rows, frames, buffers: uint8 [lanes, bytes]. Frames are [lanes, depth + 1,
-        ...]."""
-        lanes = len(rows)
-        if depth not in self._frames_of:
-            self._frames_of[depth] = tuple(
-                _Place.of(f"frames:{variable}", offset * (depth + 1), (depth + 1, *type_.shape), type_.dtype)
-                for variable, (offset, type_) in self.frames.items()
+    def places(self, depth: int) -> Mapping[str, Place]:
+        """Where the entries of a lane are, by name; those of frames are [depth + 1, ...]."""
+        if depth not in self._places_of:
+            blocks = (
+                {name: (offset, type_.shape, type_.dtype) for name, (offset, type_) in self.fields.items()},
+                {name: (offset, type_.shape, type_.dtype) for name, (offset, type_) in self.buffers.items()},
+                {
+                    f"frames:{variable}": (offset * (depth + 1), (depth + 1, *type_.shape), type_.dtype)
+                    for variable, (offset, type_) in self.frames.items()
+                },
             )
-        for block, places in zip((rows, buffers, frames), (*self._places, self._frames_of[depth]), strict=True):
-            of_lane = block.strides[0]
-            for name, offset, shape, dtype, inner in places:
-                yield name, np.ndarray((lanes, *shape), dtype, block, offset, (of_lane, *inner))
+            self._places_of[depth] = {
+                name: Place(block, offset, tuple(shape), np.dtype(dtype), np.empty(shape, dtype).strides)
+                for block, entries in enumerate(blocks)
+                for name, (offset, shape, dtype) in entries.items()
+            }
+        return self._places_of[depth]
 
     @functools.cached_property
-    def _places(self) -> tuple[tuple[_Place, ...], tuple[_Place, ...]]:
-        """Of fields and of buffers."""
-        fields, buffers = (
-            tuple(_Place.of(name, offset, type_.shape, type_.dtype) for name, (offset, type_) in entries.items())
-            for entries in (self.fields, self.buffers)
-        )
-        return fields, buffers
-
-    @functools.cached_property
-    def _frames_of(self) -> dict[int, tuple[_Place, ...]]:
-        """Of frames, by the depth of stacks."""
+    def _places_of(self) -> dict[int, Mapping[str, Place]]:
+        """By the depth of stacks: found out once, states are made often."""
         return {}
 
 
-class _Place(NamedTuple):
-    """Where the views of an entry begin, and their form for one lane: found out once, states are made often."""
+class Place(NamedTuple):
+    """Where an entry of a lane begins, and its form."""
 
-    name: str
+    block: int
+    """0: its row, 1: its buffers, 2: its frames."""
     offset: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     strides: tuple[int, ...]
-
-    @classmethod
-    def of(cls, name: str, offset: int, shape: tuple[int, ...], dtype: str) -> _Place:
-        return cls(name, offset, tuple(shape), np.dtype(dtype), np.empty(shape, dtype).strides)
 
 
 def layout_of(

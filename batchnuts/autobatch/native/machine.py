@@ -41,6 +41,7 @@ from batchnuts.autobatch.native.outlined import outlined
 from batchnuts.autobatch.native.rounds import Loop, serve_name
 from batchnuts.autobatch.native.segments import Wait, segments_of
 from batchnuts.autobatch.native.sizes import TABLE, Extents, extents_of, sized_program
+from batchnuts.autobatch.native.state import NativeState
 from batchnuts.autobatch.runtime.block_code import stack_leaders
 from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH
 from batchnuts.autobatch.runtime.machine import GROWTH, CostlyRuns, MachineCounts, ResumableMachine, State
@@ -210,15 +211,20 @@ class NativeMachine(ResumableMachine):
     def _state(
         self, rows: np.ndarray, frames: np.ndarray, buffers: np.ndarray, depth: int, others: Mapping[str, Any]
     ) -> State:
-        views = dict(self.native.layout.views(rows, frames, buffers, depth))
-        return {"rows": rows, "frames": frames, "buffers": buffers, **views, **others}
+        return NativeState(self.native.layout, rows, frames, buffers, depth, others)
 
     def _depth(self, state: State) -> int:
-        return int(state[f"frames:{RETURN_ADDRESS}"].shape[1]) - 1
+        assert isinstance(state, NativeState), "a machine gets its own states"
+        return state.depth
+
+    def _others(self, state: State) -> dict[str, Any]:
+        """The entries that are not of lanes: counters and shared arrays."""
+        assert isinstance(state, NativeState), "a machine gets its own states"
+        return {name: state[name] for name in state.own}
 
     def _copied(self, state: State) -> State:
         """A state of its own, but for the contents of buffers, which states have in common."""
-        others = {name: array for name, array in state.items() if name in _COUNTERS or name.startswith(PREFIX)}
+        others = self._others(state)
         others |= {"sweeps": state["sweeps"].copy(), "evaluated": state["evaluated"].copy()}
         others["active"] = counters(self.native.counters)
         others["active"][:] = state["active"]
@@ -228,12 +234,11 @@ class NativeMachine(ResumableMachine):
 
     def _deeper(self, state: State, depth: int) -> State:
         """The same state with stacks of another depth."""
-        others = {name: array for name, array in state.items() if name in _COUNTERS or name.startswith(PREFIX)}
         frames = block_of(self.lanes, self.native.layout.stride(depth))
-        deeper = self._state(state["rows"], frames, state["buffers"], depth, others)
-        for name, array in state.items():
-            if name.startswith("frames:"):
-                deeper[name][:, : array.shape[1]] = array[:, : depth + 1]
+        deeper = self._state(state["rows"], frames, state["buffers"], depth, self._others(state))
+        for variable in self.native.layout.frames:
+            array = state[name := f"frames:{variable}"]
+            deeper[name][:, : array.shape[1]] = array[:, : depth + 1]
         return deeper
 
     @override
@@ -420,6 +425,10 @@ class NativeMachine(ResumableMachine):
         return tuple(state[f"value:{v}"].copy() for v in self.program.vars_out)
 
     @override
+    def results_now(self, state: State) -> tuple[np.ndarray, ...]:
+        return tuple(state[f"value:{v}"] for v in self.program.vars_out)
+
+    @override
     def read(self, state: State, variable: str) -> np.ndarray:
         array: np.ndarray = state[self._entry(variable)]
         return array
@@ -437,9 +446,8 @@ class NativeMachine(ResumableMachine):
     @override
     def restart(self, state: State, lanes: np.ndarray, arguments: Any) -> State:
         state = self._copied(state)
-        for name, array in state.items():
-            if name.startswith("height:") or name in (FAULT, WAITING):
-                array[lanes] = 0
+        for name in (FAULT, WAITING, *self.native.layout.heights):
+            state[name][lanes] = 0
         state[PC][lanes] = self.native.segments.first[self.program.graph.entry]
         for variable, array in self._named(arguments).items():
             if f"value:{variable}" in state:

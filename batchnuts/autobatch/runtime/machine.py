@@ -129,6 +129,10 @@ class ResumableMachine(Machine):
     def read(self, state: State, variable: str) -> np.ndarray:
         """A variable's value as it stands, on the host: [lanes, ...]. KeyError for one that is not stored."""
 
+    def results_now(self, state: State) -> tuple[np.ndarray, ...]:
+        """The same as `results`, to be read before the state goes on: they need not be copies."""
+        return self.results(state)
+
     @abstractmethod
     def write(self, state: State, values: Mapping[str, Any]) -> State:
         """The state in which variables have other values [lanes, ...], by name. KeyError for one that is not stored."""

@@ -4,10 +4,14 @@ A thread ("shard") takes the chunk with the least progress, advances it for abou
 all chunks end at about the same time, and an interrupted run has about as many draws of each chain. Towards the end,
 chunks with few remaining chains are merged (`Bracket`, chunk.py), or, where the stretch may leave slow chains behind,
 the chunk ends.
+
+One chunk for one thread, whose chains run at their own pace, is run by the thread that asks for reports. Between two
+interim analyses it makes the draws that the next one looks at and no more: no processor is free to make them meanwhile.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -95,9 +99,10 @@ class Attempt:
         self.bracket = Bracket(chunking.chunks, chunking.lanes, merges=not wanted)
         self.chunks = chunks
         """The chunks that are not merged into others."""
+        self.in_turn = runs_in_turn(machine, chunking)
         like = machine.partial_result(next(iter(chunks.values())).state)
         storage = make_storage(like.records, chains, transitions, ROOM if wanted else None)
-        self.host_state = HostState(like, chains, storage, wanted)
+        self.host_state = HostState(like, chains, storage, wanted, stops_at_wanted=self.in_turn)
         self.waiting = set(self.chunks)
         """Chunks that no thread works on."""
         self.ready: set[MergePosition] = set()
@@ -121,10 +126,12 @@ class Attempt:
         They continue when this generator is left early, until `pause`; with the next report they start again.
         """
         while True:
-            if not self.working:
+            if self.in_turn:
+                self.work()
+            elif not self.working:
                 self._start_threads(workers)
             with self.lock:
-                if not self.failures and not self.finished:
+                if self.working and not self.failures and not self.finished:
                     self.lock.wait(self.host_state.slice_seconds())
                 if self.failures:
                     raise self.failures[0]
@@ -184,7 +191,11 @@ class Attempt:
 
     def deliver(self, place: MergePosition) -> None:
         """Bring all records of a chunk to the host."""
-        self.chunks[place].go_on(self.host_state)
+        chunk = self.chunks[place]
+        if self.in_turn:  # its chains wait until more is wanted
+            chunk.taken = self.host_state.take(chunk)
+        else:
+            chunk.go_on(self.host_state)
         with self.lock:
             self.waiting.add(place)
             if self.host_state.recorded.min() >= self.host_state.wanted:
@@ -252,12 +263,21 @@ class Attempt:
         return Interrupted(self.host_state.ends, begun, self.host_state.storage)
 
 
-def first_chunks(machine: ChainMachine, chunking: Chunking, inputs: ChainInputs) -> dict[MergePosition, Chunk]:
+def runs_in_turn(machine: ChainMachine, chunking: Chunking) -> bool:
+    """Whether sampling and interim analyses take turns in one thread. Chains that are in step would wait for the
+    slowest at each analysis."""
+    return chunking.chunks == chunking.shards == 1 and machine.program.engine.info.own_pace
+
+
+def first_chunks(
+    machine: ChainMachine, chunking: Chunking, inputs: ChainInputs, wanted: int = 0
+) -> dict[MergePosition, Chunk]:
     """All chunks of a stretch, each before its first block: so each has a state when the run is interrupted."""
     chains, chunks = len(inputs.key), {}
+    stop = wanted if wanted and runs_in_turn(machine, chunking) else sys.maxsize
     for number in range(chunking.chunks):
         rows = _rows(chunking, number)
-        chunk = Chunk.begin(machine, np.where(rows < chains, rows, NO_CHAIN), part(inputs, chunking, number))
+        chunk = Chunk.begin(machine, np.where(rows < chains, rows, NO_CHAIN), part(inputs, chunking, number), stop)
         chunks[MergePosition(0, number)] = chunk
     return chunks
 

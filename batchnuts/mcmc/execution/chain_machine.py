@@ -81,10 +81,12 @@ class ChainMachine:
         self.machine = self.machine.with_stack_depth(2 * self.machine.stack_depth)
 
     def partial_result(self, state: State) -> ChainResult:
-        """The chains' results up to now; position, log-density and gradient are valid for finished chains."""
+        """The chains' results up to now, to be read before the state goes on.
+
+        Position, log-density and gradient are valid for finished chains."""
         # a chain's outputs are set when it returns; until then they are in the program's own variables, of which those
         # that a transition does not need are unchanged while it is under way
-        result = self.result(state)
+        result: ChainResult = self.program.result_now(self.machine, state)
         recorded = [name for name, buffer in result.records._asdict().items() if not isinstance(buffer, tuple)]
         records = result.records._replace(**{name: self.working(state, f"records.{name}") for name in recorded})
         adaptation = result.adaptation._replace(
@@ -96,11 +98,6 @@ class ChainMachine:
     def working(self, state: State, name: str) -> np.ndarray:
         """A variable of `run_chain` as it stands now, [chains, ...]."""
         return self.machine.read(state, f"run_chain.{name}")
-
-    def result(self, state: State) -> ChainResult:
-        """The output variables of a finished state."""
-        result: ChainResult = self.program.result(self.machine, state)
-        return result
 
     def gradients(self, state: State) -> Counts:
         """Their number, from the machine's own counters."""

@@ -13,6 +13,7 @@ it would have computed.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -44,9 +45,12 @@ class HostState:
     """The state of all chains on the host: arrays [chains, ...], and their records.
 
     like: a ChainResult of a machine's lanes, which gives dtypes and shapes. wanted: see `RunningStretch.records`.
+    stops_at_wanted: chains make no more transitions than are wanted, until more are.
     """
 
-    def __init__(self, like: ChainResult, chains: int, storage: Storage, wanted: int = 0) -> None:
+    def __init__(
+        self, like: ChainResult, chains: int, storage: Storage, wanted: int = 0, stops_at_wanted: bool = False
+    ) -> None:
         self.ends: ChainResult = map_leaves(
             lambda array: np.zeros((chains, *array.shape[1:]), array.dtype), _without_records(like)
         )
@@ -54,6 +58,7 @@ class HostState:
         self.recorded = np.zeros(chains, np.int64)
         """Transitions of each chain that are in `storage`."""
         self.wanted = wanted
+        self.stops_at_wanted = stops_at_wanted
         self.frequent = wanted > 0
         """Whether machines are left often at the beginning."""
         self.began = time.perf_counter()
@@ -66,6 +71,11 @@ class HostState:
         if not self.frequent:
             return longest
         return min(longest, max(FIRST_SLICE_SECONDS, SHARE_OF_TIME * (time.perf_counter() - self.began)))
+
+    @property
+    def stop(self) -> int:
+        """The number of transitions at which chains wait until more are wanted."""
+        return self.wanted if self.stops_at_wanted and self.wanted else sys.maxsize
 
     def owes(self, chunk: Chunk) -> bool:
         """Whether wanted rows are in a chunk's buffers, of all of its chains, and are not in `storage` yet."""
@@ -87,6 +97,8 @@ class HostState:
 
     def take(self, chunk: Chunk) -> ChainResult:
         """Copy the state of its chains, and the rows in its buffers. Returns what was copied."""
+        if chunk.taken is not None:  # it has not gone on since
+            return chunk.taken
         lanes, chains = chunk.occupied()
         result = chunk.machine.partial_result(chunk.state)
         first, last = chunk.machine.working(chunk.state, "first_row")[lanes], result.done[lanes]
@@ -119,11 +131,16 @@ class Chunk:
     """Gradients so far, including those of chunks that were merged into this one."""
     merged: Counts = NOTHING
     """The part of `counts` that is of merged chunks."""
+    taken: ChainResult | None = None
+    """What was copied of chains that wait until more transitions are wanted."""
 
     @classmethod
-    def begin(cls, machine: ChainMachine, chains: NDArray[np.int64], inputs: ChainInputs) -> Chunk:
-        """Make a chunk before the first block of its lanes."""
-        first_stop = inputs._replace(until=np.minimum(inputs.until, inputs.first_row + machine.capacity))
+    def begin(
+        cls, machine: ChainMachine, chains: NDArray[np.int64], inputs: ChainInputs, stop: int = sys.maxsize
+    ) -> Chunk:
+        """Make a chunk before the first block of its lanes. stop: see HostState."""
+        until = np.minimum(np.minimum(inputs.until, stop), inputs.first_row + machine.capacity)
+        first_stop = inputs._replace(until=until)
         return cls(machine, chains, inputs, machine.machine.start(first_stop), machine.sweeps_per_second)
 
     def occupied(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -140,9 +157,12 @@ class Chunk:
 
         Raises StackOverflowError, UnboundedDensity, and the errors of other faults.
         """
+        if host_state.stops_at_wanted and self.is_short(host_state.stop):
+            self.go_on(host_state)  # more is wanted by now
         vm = self.machine.machine
         sweeps = max(MIN_SWEEPS, int(self.sweeps_per_second * host_state.slice_seconds()))
-        may_stop = bool((self.machine.working(self.state, "until") < self.inputs.until).any())
+        ends = np.minimum(self.inputs.until, host_state.stop)
+        may_stop = bool((self.machine.working(self.state, "until") < ends).any())
         limit = self.live() - 1 if may_stop else leave_at  # as soon as one lane halts: its buffer may be full
         began = time.perf_counter()
         self.state = vm.advance(self.state, sweeps, limit)
@@ -156,7 +176,7 @@ class Chunk:
         if reached_limit and may_stop:
             self.go_on(host_state)
         host_state.count(self)
-        return self.live() <= leave_at
+        return self.live() <= leave_at and not (host_state.stops_at_wanted and self.is_short())
 
     def check_bounded(self) -> None:
         """Raises UnboundedDensity where a chain has encountered a density of +inf, or of NaN, and ended there."""
@@ -171,25 +191,27 @@ class Chunk:
         """Move all rows to `host_state`, and let lanes whose buffers are full resume where they stopped."""
         machine, state = self.machine, self.state
         result = host_state.take(self)
-        stopped = ~machine.machine.live(state) & (result.done < self.inputs.until)
+        self.taken = None
+        stopped = ~machine.machine.live(state) & (result.done < np.minimum(self.inputs.until, host_state.stop))
         if stopped.any():
             inputs = self.inputs._replace(**{name: getattr(result, name) for name in CARRIED})
             state = machine.machine.restart(state, np.flatnonzero(stopped), inputs)
-        self.state = self.with_room(state, result.done)
+        self.state = self.with_room(state, result.done, host_state.stop)
 
-    def with_room(self, state: State, done: NDArray[np.int64]) -> State:
-        """The state with the buffers empty, when chains have made `done` transitions.
+    def with_room(self, state: State, done: NDArray[np.int64], stop: int = sys.maxsize) -> State:
+        """The state with the buffers empty, when chains have made `done` transitions. stop: see HostState.
 
         Not for lanes that have reached their stop and are about to halt: these must be restarted first.
         """
         until = self.machine.working(state, "until")
-        room = np.minimum(self.inputs.until, done + self.machine.capacity)
+        room = np.minimum(np.minimum(self.inputs.until, stop), done + self.machine.capacity)
         return self.machine.make_room(state, done, np.where(done < until, room, until))
 
-    def is_short(self) -> bool:
-        """Whether some lane has halted before its chain's end."""
+    def is_short(self, stop: int = sys.maxsize) -> bool:
+        """Whether some lane has halted before its chain's end, and before it has made `stop` transitions."""
         halted = ~self.machine.machine.live(self.state)
-        return bool((halted & (self.machine.working(self.state, "done") < self.inputs.until)).any())
+        ends = np.minimum(self.inputs.until, stop)
+        return bool((halted & (self.machine.working(self.state, "done") < ends)).any())
 
 
 def merge(first: Chunk, second: Chunk, host_state: HostState) -> Chunk:

@@ -154,7 +154,7 @@ class ChunkedStretch(RunningStretch):
         saved, self.resumed = self.resumed, None
         if saved is not None:
             return restored_attempt(saved, machine, chunking, chains, *limits)
-        return Attempt(machine, chunking, first_chunks(machine, chunking, self.inputs), chains, *limits)
+        return Attempt(machine, chunking, first_chunks(machine, chunking, self.inputs, self.wanted), chains, *limits)
 
     @override
     def pause(self) -> None:
