@@ -18,6 +18,7 @@ import matplotlib.pyplot as plt
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.patches import Patch
 
+import batchnuts
 from batchnuts import autobatch
 from batchnuts.autobatch import ops, random
 from batchnuts.autobatch.api import as_type
@@ -207,12 +208,52 @@ def draw_posterior(source: Path, path: Path) -> None:
     print(f"{path.name}: {inside} of {columns} intervals cover the truth")
 
 
+def draw_calibration(path: Path, fits: int = 500) -> None:
+    """Ranks of true values in fits of eight schools, by the model that the data are simulated from and by another one."""
+    sigma = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+
+    def eight_schools(scale: float) -> batchnuts.Model:
+        def log_density(p: Any, data: Any) -> Any:
+            prior = -0.5 * (p["mu"] / 5) ** 2 - 0.5 * (p["tau"] / scale) ** 2 - 0.5 * ops.sum(p["eta"] ** 2)
+            return prior - 0.5 * ops.sum(((data["y"] - p["mu"] - p["tau"] * p["eta"]) / sigma) ** 2)
+
+        variables = {"mu": [], "tau": batchnuts.positive(), "eta": [8]}
+        return batchnuts.Model.from_function(
+            log_density, variables=variables, data={"y": np.zeros(8)}, observed_data=["y"], dtype="float64"
+        )
+
+    def simulate(rng: np.random.Generator) -> tuple[dict[str, Any], Any]:
+        mu, tau, eta = rng.normal(0, 5), abs(rng.normal(0, 5)), rng.normal(size=8)
+        return {"mu": mu, "tau": tau, "eta": eta}, {"y": rng.normal(mu + tau * eta, sigma)}
+
+    names = {"mu": r"$\mu$", "tau": r"$\tau$", "log_density": "log-density"}
+    scales = {5.0: r"as simulated: $\tau$ of scale 5", 2.0: r"another prior: $\tau$ of scale 2"}
+    figure, panels = plt.subplots(2, 3, figsize=(WIDTH, 3.6), sharex=True, sharey=True, layout="constrained")
+    for row, (scale, title) in zip(panels, scales.items(), strict=True):
+        calibration = batchnuts.sbc(eight_schools(scale), simulate, fits=fits)
+        print(f"{path.name}: {title}: {calibration}")
+        band = calibration.uniformity.band()
+        for axes, (name, label) in zip(row, names.items(), strict=True):
+            ranks = calibration.ranks[name].values
+            axes.fill_between(band.points, band.low, band.high, color="0.85", step="mid")
+            axes.plot(band.points, calibration.uniformity.differences(ranks), color="#4477aa", linewidth=1.2)
+            axes.set_title(f"{label}, p = {calibration.table.loc[name, 'p']:.2g}")
+        row[0].set_ylabel(title, fontsize=8)
+    figure.supxlabel("share of ranks", fontsize=9)
+    figure.suptitle(
+        f"Ranks of true values, {fits} fits each: distribution function less that of uniform ranks", fontsize=9
+    )
+    figure.savefig(path, dpi=200)
+    plt.close(figure)
+
+
 def main() -> None:
     """Write all pictures into docs/images."""
     IMAGES.mkdir(exist_ok=True)
     with plt.rc_context(STYLE):
         draw_fibonacci(IMAGES / "fibonacci.png")
         draw_shared_gradients(IMAGES / "shared_gradients.png")
+        draw_calibration(IMAGES / "calibration.png")
         if len(sys.argv) > 1:
             draw_posterior(Path(sys.argv[1]), IMAGES / "logreg.png")
 
