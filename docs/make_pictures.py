@@ -209,7 +209,7 @@ def draw_posterior(source: Path, path: Path) -> None:
 
 
 def draw_calibration(path: Path, fits: int = 500) -> None:
-    """Ranks of true values in fits of eight schools, by the model that the data are simulated from and by another one."""
+    """Ranks of true values in fits of eight schools, by the model that data are simulated from and by another."""
     sigma = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
 
     def eight_schools(scale: float) -> batchnuts.Model:
