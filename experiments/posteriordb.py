@@ -105,7 +105,7 @@ def write_configs(posteriors: Sequence[Posterior], folder: Path) -> None:
         moments.write_text(encode(summarize(posterior.draws)[0]), encoding="utf-8")
         run = {
             "model": {"stan": str(program), "data": str(data)},
-            "sampler": {"chains": 64, "draws": 500},
+            "sampler": {"chains": 16, "draws": 625},  # as many draws as the references have
             "output": {"variables": sorted(posterior.draws), "groups": []},
         }
         config.write_text(to_yaml(run), encoding="utf-8")
@@ -116,7 +116,7 @@ def write_configs(posteriors: Sequence[Posterior], folder: Path) -> None:
         "problems": problems,
         "run": {"settings": {"sampler": {"target_acceptance": 0.95}}},
         "curves": {"batchnuts": {"label": "batchnuts", "sampler": "batchnuts", "options": {"backend": "auto"}}},
-        "measurement": {"seed": 0, "timeout": 3600},
+        "measurement": {"seed": 0, "timeout": 900},
         "verdict": {"alpha": 0.01, "rhat": 1.01, "divergences": 0.001},
         "output": {"folder": "results/posteriors_of_posteriordb"},
     }

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.bridges.errors import failed
-from batchnuts.bridges.tracing import LIBRARY, can_be_traced, in_dtype
+from batchnuts.bridges.tracing import LIBRARY, can_be_traced, in_dtype, taking_data
 from batchnuts.bridges.versions import NUMPYRO
 from batchnuts.mcmc.model.data_argument import Remade, cast_like
 from batchnuts.mcmc.model.model import Data, DType, Model
@@ -123,7 +123,10 @@ def _remade(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: 
     example = {name: np.asarray(value) for name, value in given.items() if isinstance(value, (np.ndarray, jax.Array))}
     if not example or any(name in options for name in given):
         return None
-    return Remade(example, functools.partial(_made_of, model, example, given, options))
+    made_of = functools.partial(_made_of, model, example, given, options)
+    return Remade(
+        example, made_of, None if options["init_strategy"] else functools.partial(_of_argument, made_of, given)
+    )
 
 
 def _made_of(
@@ -136,6 +139,36 @@ def _made_of(
     """The model with other arrays among its arguments."""
     arrays = cast_like(f"Model {options['name']!r}", example, data)
     return from_numpyro(model, **{**given, **arrays}, **options)
+
+
+def _of_argument(
+    made_of: Callable[[Mapping[str, Any]], Model], given: Mapping[str, Any], data: Mapping[str, NDArray[Any]]
+) -> Model | None:
+    """The model whose functions take the arrays among its arguments; None where it decides by their numbers."""
+    made = made_of(data)
+    assert isinstance(made.log_density, functools.partial), "as from_numpyro makes it"
+    users: traces.Users = made.log_density.args[0]
+    if users.parts or users.empty:  # which are found in the data
+        return None
+    roles = [role for role in _OF_DRAWS if getattr(made, role) is not None]
+    return taking_data(
+        made, data, {role: functools.partial(_with_arrays, _OF_DRAWS[role], users, given) for role in roles}
+    )
+
+
+_OF_DRAWS: Mapping[str, Callable[..., Any]] = {
+    "log_density": traces.log_density,
+    "generated": traces.constrained,
+    "log_likelihood": traces.log_likelihood,
+    "predictive": traces.predictive,
+}
+"""The functions of a draw."""
+
+
+def _with_arrays(function: Callable[..., Any], users: traces.Users, given: Mapping[str, Any], *arguments: Any) -> Any:
+    """One of them whose last argument is arrays by name, in place of those that were given."""
+    *own, data = arguments
+    return function(users, (), {**given, **data}, *own)
 
 
 def _name_of(model: Any) -> str:

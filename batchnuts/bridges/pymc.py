@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.bridges.errors import names_in_files, place_in_users_code, text_of
-from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype, say_none
+from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype, say_none, taking_data
 from batchnuts.bridges.versions import PYMC
 from batchnuts.mcmc.model.data_argument import Remade, cast_like
 from batchnuts.mcmc.model.model import Data, DType, Model, NaturalScale
@@ -57,6 +58,7 @@ with _users_settings(), PYMC.importing():
     from pymc.util import get_default_varnames
     from pytensor.compile import SharedVariable
     from pytensor.graph.replace import clone_replace
+    from pytensor.graph.rewriting.utils import rewrite_graph
     from pytensor.graph.traversal import ancestors, graph_inputs
     from pytensor.tensor.random.type import RandomType
 
@@ -122,22 +124,16 @@ def from_pymc(
     shapes = {name: np.shape(point[name]) for name in names}
     reported = list(get_default_varnames(model.unobserved_value_vars, include_transformed=False))
     names_in_files(title, "variable", [variable.name for variable in [*reported, *model.observed_RVs]])
-    density = _density(title, model, model.logp(), dtype)
-    generated = _translated(title, "variables", model, reported, dtype)
-    functions: dict[str, Any] = {"generated": generated}
+    functions: dict[str, Any] = _of_draws(title, model, reported, dtype, {})
+    density = functions.pop("log_density")
     zeros = [np.asarray(point[name], dtype) for name in names]
     seed = np.zeros(2, "uint32")
-    if model.observed_RVs:
-        observed = tuple(variable.name for variable in model.observed_RVs)
-        pointwise = with_all_checks(model.logp(vars=model.observed_RVs, sum=False))
-        functions["log_likelihood"] = _translated(title, "log-likelihood", model, pointwise, dtype, observed)
-        predictive = _drawn(title, "posterior predictive draws", values, lambda: _replaced(model), observed, dtype)
+    if (predictive := functions.pop("predictive", None)) is not None:
 
         def predict(seed: Any, *arrays: Any) -> Any:
-            assert predictive is not None
             return predictive(dict(zip(names, arrays, strict=True)), seed)
 
-        if predictive is not None and can_be_traced(title, "posterior predictive draws", predict, seed, *zeros):
+        if can_be_traced(title, "posterior predictive draws", predict, seed, *zeros):
             functions["predictive"] = predictive
     if not model.potentials:
         prior = _drawn(title, "prior draws", [], lambda: _unconstrained(model), names, dtype)
@@ -173,13 +169,40 @@ def from_pymc(
     )
 
 
+def _of_draws(
+    title: str, model: Any, reported: list[Any], dtype: DType, arrays: Mapping[Any, Any]
+) -> dict[str, Translated]:
+    """The functions of a draw that the model has. arrays: inputs of graphs in place of data containers."""
+    translated = functools.partial(_translated, title, model=model, dtype=dtype, arrays=arrays)
+    functions = {
+        "log_density": translated("log-density", outputs=with_all_checks([model.logp()]), names=("log_density",)),
+        "generated": translated("variables", outputs=reported),
+    }
+    if model.observed_RVs:
+        names = tuple(variable.name for variable in model.observed_RVs)
+        pointwise = with_all_checks(model.logp(vars=model.observed_RVs, sum=False))
+        functions["log_likelihood"] = translated("log-likelihood", outputs=pointwise, names=names)
+        inputs = [*model.value_vars, *arrays.values()]
+        predictive = _drawn(
+            title, "posterior predictive draws", inputs, lambda: _with_inputs(_replaced(model), arrays), names, dtype
+        )
+        if predictive is not None:
+            functions["predictive"] = predictive
+    return functions
+
+
+def _with_inputs(graphs: list[Any], arrays: Mapping[Any, Any]) -> list[Any]:
+    replaced: list[Any] = clone_replace(graphs, replace=dict(arrays)) if arrays else graphs
+    return replaced
+
+
 def _remade(model: Any, options: Mapping[str, Any]) -> Remade | None:
     """How the model is made of other values of its data containers; None where it has none."""
     containers = {variable.name: variable for variable in model.data_vars if hasattr(variable, "get_value")}
     if not containers:
         return None
     example = {name: np.asarray(variable.get_value()) for name, variable in containers.items()}
-    return Remade(example, functools.partial(_made_of, model, options))
+    return Remade(example, functools.partial(_made_of, model, options), functools.partial(_of_argument, model, options))
 
 
 def _made_of(model: Any, options: Mapping[str, Any], data: Mapping[str, Any]) -> Model:
@@ -191,6 +214,38 @@ def _made_of(model: Any, options: Mapping[str, Any], data: Mapping[str, Any]) ->
         return from_pymc(model, **options)
     finally:
         pymc.set_data(before, model=model)
+
+
+def _of_argument(model: Any, options: Mapping[str, Any], data: Mapping[str, NDArray[Any]]) -> Model | None:
+    """The model whose functions take the values of its data containers; None where it decides by these."""
+    made = _made_of(model, options, data)
+    containers = {variable.name: variable for variable in model.data_vars if variable.name in data}
+    arrays = {
+        containers[name]: containers[name].type.clone(shape=array.shape)(name=name) for name, array in data.items()
+    }
+    if _decide_shapes(model, arrays):
+        return None
+    reported = list(get_default_varnames(model.unobserved_value_vars, include_transformed=False))
+    try:
+        found = _of_draws(made.name, model, reported, made.dtype, arrays)
+    except ModelError:
+        return None
+    functions: dict[str, Any] = {role: function for role, function in found.items() if getattr(made, role) is not None}
+    functions["log_density"] = functools.partial(_scalar, found["log_density"])
+    return taking_data(made, data, {role: functools.partial(_with_arrays, of) for role, of in functions.items()})
+
+
+def _decide_shapes(model: Any, arrays: Mapping[Any, Any]) -> bool:
+    """Whether the shapes of random variables depend on values of data containers, not on their shapes alone."""
+    shapes = _with_inputs([variable.shape for variable in model.basic_RVs], arrays)
+    simple = [rewrite_graph(shape, include=("ShapeOpt", "canonicalize")) for shape in shapes]
+    return not set(arrays.values()).isdisjoint(graph_inputs(simple))
+
+
+def _with_arrays(function: Callable[..., Any], values: Mapping[str, Any], *arguments: Any) -> Any:
+    """A function of a draw and of the values of data containers, which come last."""
+    *seed, data = arguments
+    return function({**values, **data}, *seed)
 
 
 def _scalar(density: Translated, values: Mapping[str, Any]) -> Any:
@@ -312,13 +367,19 @@ def _density(title: str, model: Any, log_density: Any, dtype: DType) -> Translat
 
 
 def _translated(
-    title: str, subject: str, model: Any, outputs: list[Any], dtype: DType, names: tuple[str, ...] = ()
+    title: str,
+    subject: str,
+    model: Any,
+    outputs: list[Any],
+    dtype: DType,
+    names: tuple[str, ...] = (),
+    arrays: Mapping[Any, Any] = MappingProxyType({}),
 ) -> Translated:
     """A graph of value variables without random ones, whose outputs have these names, or their own; raises ModelError
-    for one that PyTensor cannot translate."""
-    inputs = list(model.value_vars)
+    for one that PyTensor cannot translate. arrays: further inputs, in place of data containers."""
+    inputs = [*model.value_vars, *arrays.values()]
     try:
-        function = _as_function(inputs, outputs, dtype, model.check_bounds)
+        function = _as_function(inputs, _with_inputs(outputs, arrays), dtype, model.check_bounds)
     except Exception as error:
         remedy = ""
         if isinstance(error, NotImplementedError):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import tensor_library
 from batchnuts.bridges.errors import place_in_users_code, text_of
-from batchnuts.mcmc.model.model import DType
+from batchnuts.mcmc.model.model import DType, Model
 from batchnuts.process.signals import say
 
 LIBRARY: Any = tensor_library("jax")
@@ -26,6 +28,30 @@ def can_be_traced(title: str, group: str, function: Callable[..., Any], *inputs:
         say_none(title, group, text_of(error), place_in_users_code(error), function.__module__)
         return False
     return True
+
+
+def taking_data(
+    made: Model, data: Mapping[str, NDArray[Any]], functions: Mapping[str, Callable[..., Any]]
+) -> Model | None:
+    """A model made of data, with functions in place of its own that take them as their last argument; None where one
+    of these needs their numbers when it is traced.
+
+    functions: by their names among those of the model, of values by name (and a seed).
+    """
+    values = {variable.name: np.zeros(variable.shape, made.dtype) for variable in made.variables}
+
+    def run(role: str, *arrays: Any) -> Any:
+        own, seed, rest = arrays[: len(values)], arrays[len(values) : -len(data)], arrays[-len(data) :]
+        return functions[role](dict(zip(values, own, strict=True)), *seed, dict(zip(data, rest, strict=True)))
+
+    for role in functions:
+        seed = [np.zeros(2, "uint32")] * (role == "predictive")
+        try:
+            LIBRARY.result_shapes(functools.partial(run, role), *values.values(), *seed, *data.values())
+        except Exception:  # of Python, which has asked for numbers: then it is made again for each data set
+            return None
+    of_draws: dict[str, Any] = dict(functions)
+    return replace(made, data=dict(data), remade=None, prior=None, natural_scale=None, **of_draws)
 
 
 INSTEAD = {

@@ -124,6 +124,8 @@ class Fitter:
     wanted: int = 8
     _prepared: dict[Any, tuple[PreparedModel, Layout]] = field(default_factory=dict)
     """By the types of data."""
+    _of_argument: dict[Any, Model | None] = field(default_factory=dict)
+    """By the types of data, a model of another library that takes data as an argument; None where it cannot."""
     _held_out_quantities: dict[Any, Quantities] = field(default_factory=dict)
 
     def fit(self, data_set: DataSet) -> Fit:
@@ -134,7 +136,7 @@ class Fitter:
         if data_set.problem:
             return Fit(data_set.number, _failed(row, data_set.problem, began))
         try:
-            model = self.settings.model.with_data(data_set.data)
+            model = self._with_data(data_set.data)
             prepared, layout = self._prepare(model)
             draws = prepared.draws(model, seed, _no_progress, StopSignals())
             return self._kept(data_set, row, draws, prepared, layout.of_other(model, seed), began)
@@ -149,14 +151,26 @@ class Fitter:
             self._prepared.clear()
             return Fit(data_set.number, _failed(row, f"{type(error).__name__}: {error}", began))
 
+    def _with_data(self, data: Any) -> Model:
+        """The model with other data: as an argument of its functions, if it can take them so."""
+        model = self.settings.model
+        if model.remade is None or model.remade.of_argument is None:
+            return model.with_data(data)
+        whole = model.remade.whole(f"Model {model.name!r}", data)
+        types = types_of(whole)
+        if types not in self._of_argument:
+            _make_room(self._of_argument, self.wanted)
+            self._of_argument[types] = model.remade.of_argument(whole)
+        taking = self._of_argument[types]
+        return model.with_data(data) if taking is None else taking.with_data(whole)
+
     def _prepare(self, model: Model) -> tuple[PreparedModel, Layout]:
         settings, types = self.settings, types_of(model.data)
         if model.remade is not None:  # another density
             prepared = prepare(model, settings.sampler, settings.execution, settings.content)
             return prepared, Layout(model, settings.content, prepared.execution, settings.sampler.seed)
         if types not in self._prepared:
-            while len(self._prepared) >= self.wanted:
-                del self._prepared[next(iter(self._prepared))]
+            _make_room(self._prepared, self.wanted)
             example = settings.model if types == types_of(settings.model.data) else model
             try:
                 prepared = prepare(example, settings.sampler, settings.execution, settings.content)
@@ -214,7 +228,7 @@ class Fitter:
 
     def _held_out(self, data_set: DataSet, draws: Draws, prepared: PreparedModel) -> dict[str, Named]:
         """The log of the mean likelihood of each observation that the fit has not seen, over its draws."""
-        model = self.settings.model.with_data(data_set.held_out)
+        model = self._with_data(data_set.held_out)
         types = types_of(model.data)
         if types not in self._held_out_quantities:
             computed = replace(model, generated=None, predictive=None, prior=None)
@@ -241,6 +255,12 @@ class _NotPrepared(Exception):
     def __init__(self, cause: BatchnutsError) -> None:
         super().__init__(str(cause))
         self.cause = cause
+
+
+def _make_room(entries: dict[Any, Any], wanted: int) -> None:
+    """Take out the oldest entries, until there are fewer than are wanted."""
+    while len(entries) >= wanted:
+        del entries[next(iter(entries))]
 
 
 def _no_progress(_: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import batchnuts
 from batchnuts import Model
+from batchnuts.many import fit
 from batchnuts.mcmc.model.model import ModelError
 
 Y = np.array([[0.5, 1.5, 1.0, 2.0], [5.0, 6.0, 5.5, 4.5], [-3.0, -2.0, -4.0, -3.5]])
@@ -59,14 +60,20 @@ CASES: dict[str, tuple[str, Callable[[], Model], str]] = {
 }
 
 
+PREPARED = {"stan": 3, "numpyro": 1, "pymc": 1, "tfp": 3}
+"""How many models are compiled for three data sets of the same types."""
+
+
 @pytest.mark.parametrize("library", CASES)
-def test_each_data_set_has_its_posterior(library: str) -> None:
+def test_each_data_set_has_its_posterior(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     package, make, name = CASES[library]
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    model = make()
+    model, calls, prepare = make(), [], fit.prepare
+    monkeypatch.setattr(fit, "prepare", lambda *arguments: calls.append(1) or prepare(*arguments))
     many = batchnuts.sample_many(model, {name: Y}, draws=200, processes=1)
     assert not many.failed, many.failed
+    assert len(calls) == PREPARED[library]
     for number, y in enumerate(Y):
         mean = float(many[number].posterior["mu"].mean())
         assert abs(mean - y.sum() / 4.01) < 5 * 0.5 / np.sqrt(200)
@@ -74,6 +81,95 @@ def test_each_data_set_has_its_posterior(library: str) -> None:
         model.with_data({"z": Y[0]})
     again = float(batchnuts.sample_chains(model, chains=4, draws=100).posterior["mu"].mean())
     assert abs(again - Y[0].sum() / 4.01) < 0.3, "the model itself has its own data"
+
+
+def numpyro_regression(x: Any, y: Any, group: Any) -> None:
+    import numpyro
+    import numpyro.distributions as dist
+
+    scale = numpyro.sample("scale", dist.HalfNormal(2.0))
+    with numpyro.plate("groups", 3):
+        level = numpyro.sample("level", dist.Normal(0.0, scale))
+    slope = numpyro.deterministic("slope", scale * x.mean())
+    numpyro.sample("y", dist.Poisson(numpyro.util.jnp.exp(level[group] + slope * x)), obs=y)
+
+
+def pymc_regression(x: Any, y: Any, group: Any) -> Any:
+    import pymc
+
+    with pymc.Model(coords={"groups": ["a", "b", "c"]}) as model:
+        x, y, group = pymc.Data("x", x), pymc.Data("y", y), pymc.Data("group", group)
+        scale = pymc.HalfNormal("scale", 2.0)
+        level = pymc.Normal("level", 0.0, scale, dims="groups")
+        slope = pymc.Deterministic("slope", scale * x.mean())
+        pymc.Poisson("counts", pymc.math.exp(level[group] + slope * x), observed=y)
+    return model
+
+
+REGRESSIONS = {
+    "numpyro": lambda data: Model.from_numpyro(numpyro_regression, **data, dtype="float64"),
+    "pymc": lambda data: Model.from_pymc(pymc_regression(**data)),
+}
+
+
+@pytest.mark.parametrize("library", REGRESSIONS)
+def test_functions_that_take_data_are_those_of_a_model_of_these(library: str) -> None:
+    pytest.importorskip(library)
+    jax = pytest.importorskip("jax")
+    from batchnuts.autobatch.language.libraries.jax_flags import enable_x64
+
+    rng = np.random.default_rng(0)
+    first, second = (
+        {"x": rng.normal(size=5), "y": rng.poisson(2.0, 5), "group": rng.integers(0, 3, 5)} for _ in range(2)
+    )
+    model = REGRESSIONS[library](first)
+    made = model.with_data(second)
+    whole = model.remade.whole("", second)
+    taking = model.remade.of_argument(model.remade.example).with_data(whole)
+    values = {variable.name: rng.normal(size=variable.shape) for variable in model.variables}
+    seed = np.array([1, 2], "uint32")
+    with enable_x64(True):
+        for role, arguments in {
+            "log_density": (values,),
+            "generated": (values,),
+            "log_likelihood": (values,),
+            "predictive": (values, seed),
+        }.items():
+            found, expected = getattr(taking, role)(*arguments, taking.data), getattr(made, role)(*arguments)
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), found, expected)
+
+
+def test_models_that_decide_by_numbers_of_their_data_are_made_again() -> None:
+    pytest.importorskip("numpyro")
+    import numpyro
+    import numpyro.distributions as dist
+
+    def sign(y: Any) -> None:
+        mu = numpyro.sample("mu", dist.Normal(0, 10))
+        numpyro.sample("y", dist.Normal(mu if y.sum() > 0 else -mu, 1), obs=y)
+
+    many = batchnuts.sample_many(Model.from_numpyro(sign, Y[0]), {"y": Y}, draws=200, processes=1)
+    assert not many.failed, many.failed
+    for number, mean in enumerate((5.0 / 4.01, 21.0 / 4.01, 13.0 / 4.01)):
+        assert abs(float(many[number].posterior["mu"].mean()) - mean) < 5 * 0.5 / np.sqrt(200)
+
+
+def test_containers_that_are_lengths_are_made_again() -> None:
+    pymc = pytest.importorskip("pymc")
+    with pymc.Model() as model:
+        n = pymc.Data("n", 2).astype("int64")
+        z = pymc.Normal("z", 0.0, 1.0, shape=n)
+        pymc.Normal("y", z.sum(), 1.0, observed=1.0)
+    many = batchnuts.sample_many(Model.from_pymc(model), [{"n": 1}, {"n": 3}], draws=100, processes=1)
+    assert not many.failed, many.failed
+    assert [many[number].posterior["z"].shape[2] for number in (0, 1)] == [1, 3]
+
+
+def test_masked_arrays_are_refused() -> None:
+    pytest.importorskip("numpyro")
+    masked = np.ma.masked_array(Y[0], mask=[True, False, False, False])
+    many = batchnuts.sample_many(of_numpyro(), [{"y": masked}], draws=100, processes=1)
+    assert "data.y is a masked array, whose mask would be ignored" in many.failed[0]
 
 
 def test_integers_are_not_rounded() -> None:

@@ -27,10 +27,27 @@ INTEGERS = {"float32": "int32", "float64": "int64"}
 class Remade:
     """The data of a model of another library, which is made again for other data: its functions take none."""
 
-    example: Mapping[str, Any]
+    example: Mapping[str, NDArray[Any]]
     """The data that it was made with, arrays by name."""
     make: Callable[[Mapping[str, Any]], Any]
     """Gives the model of other data, some of these names."""
+    of_argument: Callable[[Mapping[str, NDArray[Any]]], Any] | None = None
+    """Gives the model whose functions take data, all of these names, as an argument: for many data sets of the same
+    types. Where the library's model decides by numbers in them, None."""
+
+    def named(self, owner: str, data: Any) -> Mapping[str, Any]:
+        """The data, if they are some of the example's by name; else raises ModelError."""
+        if not isinstance(data, Mapping):
+            raise ModelError(f"{owner}: data is {shown(data)}; expected some of {', '.join(self.example)} by name.")
+        for name in data:
+            if name not in self.example:
+                hint = nearest(str(name), self.example) or f"; its data are {', '.join(self.example)}."
+                raise ModelError(f"{owner}: data has {name!r}, which is none of its data{hint}")
+        return data
+
+    def whole(self, owner: str, data: Any) -> dict[str, NDArray[Any]]:
+        """The data with those of the example that they lack. Raises ModelError as `named` and `cast_like`."""
+        return {**self.example, **cast_like(owner, self.example, self.named(owner, data))}
 
 
 Leaves = tuple[NDArray[Any], ...]
@@ -123,6 +140,8 @@ def cast_like(owner: str, example: Mapping[str, NDArray[Any]], data: Mapping[str
 
 def _cast(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     """The numbers in a dtype: floats are rounded to it, integers and booleans must be the same numbers."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise ModelError(f"{name} is a masked array, whose mask would be ignored; expected an array without one.")
     try:
         array = np.asarray(value)
     except Exception as error:

@@ -349,7 +349,7 @@ class Model(FromLibraries):
         once for all data of the same shapes. Raises ModelError for another structure, and a model without data."""
         owner = f"Model {self.name!r}"
         if self.remade is not None:
-            made: Model = self.remade.make(_of_names(owner, self.remade.example, data))
+            made: Model = self.remade.make(self.remade.named(owner, data))
             return made
         if self.data is None:
             raise ModelError(f"{owner}: its functions take no data; make it with data=..., an example of its data.")
@@ -453,17 +453,6 @@ _FIELDS = frozenset(
     }
 )  # fmt: skip
 """Fields of a Model that `from_function` passes on."""
-
-
-def _of_names(owner: str, example: Mapping[str, Any], data: Any) -> Mapping[str, Any]:
-    """The data, if they are some of the example's by name; else raises ModelError."""
-    if not isinstance(data, Mapping):
-        raise ModelError(f"{owner}: data is {shown(data)}; expected some of {', '.join(example)} by name.")
-    for name in data:
-        if name not in example:
-            hint = nearest(str(name), example) or f"; its data are {', '.join(example)}."
-            raise ModelError(f"{owner}: data has {name!r}, which is none of its data{hint}")
-    return data
 
 
 def _can_be_added(density: Any, log_jacobian: Any) -> bool:
