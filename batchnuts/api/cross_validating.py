@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -17,6 +18,9 @@ from batchnuts.many.held_out import CrossValidation, cross_validated, folds_of, 
 from batchnuts.many.progress import Report
 from batchnuts.many.run import ManyRun, fit_settings
 from batchnuts.mcmc.model.model import Model, ModelError
+from batchnuts.mcmc.settings.run_settings import SamplerSettings
+from batchnuts.mcmc.settings.superchains import count_superchains
+from batchnuts.mcmc.starts.tuning import Tuning, tuning_from
 from batchnuts.settings.schema import SettingsError
 
 BAD_K = 0.7
@@ -58,6 +62,18 @@ def cross_validate(
     return cross_validated(run, model, parts, names)
 
 
+def _tuning_of(result: Any, model: Model, sampler: SamplerSettings) -> Tuning | None:
+    """The tuning of a result, if it has one that serves the refits: it only makes them sooner."""
+    group = getattr(result, "adaptation", None)
+    if group is None:
+        return None
+    try:
+        tuning = tuning_from(group.to_dataset() if hasattr(group, "to_dataset") else group, "result", model, sampler)
+    except SettingsError:  # of a run with other settings
+        return None
+    return tuning if len(tuning.positions) >= count_superchains(sampler) else None
+
+
 @with_options
 def reloo(
     model: Model,
@@ -71,7 +87,9 @@ def reloo(
 ) -> Any:
     """Leave-one-out cross-validation by importance sampling, with exact refits where that cannot be trusted.
 
-    model: as of `cross_validate`. result: of a run of it, with the group `log_likelihood`.
+    model: as of `cross_validate`. result: of a run of it, with the group `log_likelihood`. If it has a group
+        `adaptation`, as runs of batchnuts have, the warmup of each refit starts from its step size and metric, which
+        are checked there.
     threshold: the Pareto shape above which an observation is left out and the model fitted again.
 
     Returns ArviZ's ELPDData of `arviz.loo`, in which these observations have their exact value and a shape of 0.
@@ -96,6 +114,8 @@ def reloo(
         return loo
     parts = [np.array([number]) for number in bad]
     of_fits = fit_settings(model, settings, frozenset({HELD_OUT}), ("log_likelihood",))
+    if of_fits.tuning is None:
+        of_fits = replace(of_fits, tuning=_tuning_of(result, model, of_fits.sampler))
     run = ManyRun(of_fits, processes=processes, progress=progress)
     fits = run.of_sets(without(model, parts, names, labels=bad.tolist()), len(parts))
     if fits.failed:

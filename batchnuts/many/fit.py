@@ -22,6 +22,7 @@ from batchnuts.mcmc.model.quantities import Quantities
 from batchnuts.mcmc.run.prepared import PreparedModel, prepare
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.settings.superchains import count_superchains
+from batchnuts.mcmc.starts.tuning import Tuning
 from batchnuts.mcmc.storage.draws import Draws, RunFailed
 from batchnuts.mcmc.storage.layout import Layout
 from batchnuts.process.signals import StopSignals
@@ -65,6 +66,8 @@ class FitSettings:
     content: Content
     keep: frozenset[str]
     """Of the names of SUMMARIES, DRAWS, RANKS and HELD_OUT."""
+    tuning: Tuning | None = None
+    """Of an earlier run, from which the warmup of each fit starts whose model has the same variables."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,8 @@ class Fitter:
         try:
             model = self._with_data(data_set.data)
             prepared, layout = self._prepare(model)
-            draws = prepared.draws(model, seed, _no_progress, StopSignals())
+            tuning = self.settings.tuning if model.variables == self.settings.model.variables else None
+            draws = prepared.draws(model, seed, _no_progress, StopSignals(), tuning)
             return self._kept(data_set, row, draws, prepared, layout.of_other(model, seed), began)
         except _NotPrepared as error:
             raise error.cause from None

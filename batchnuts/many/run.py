@@ -9,6 +9,8 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from batchnuts.autobatch.machine import processors
 from batchnuts.many.data_sets import DataSet, DataSets, Padding, digest_of
 from batchnuts.many.fit import HELD_OUT, Fit, FitSettings, Row
@@ -20,6 +22,7 @@ from batchnuts.mcmc.execution.model_description import described
 from batchnuts.mcmc.model.content import Content, chosen_groups
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings, split_settings
+from batchnuts.mcmc.starts.tuning import Tuning, read_tuning
 from batchnuts.process.signals import StopSignals
 from batchnuts.settings.schema import SettingsError, shown
 
@@ -47,10 +50,9 @@ def settings_of(
     """The same by checked settings. Raises SettingsError for what only one run can have."""
     if sampler.chains == "auto":
         raise SettingsError("chains: found auto; expected the number of chains of each fit.")
-    if sampler.warmup.from_ is not None:
-        raise SettingsError("warmup.from: found an earlier run; expected none, for each fit warms up by itself.")
-    content = Content(groups=chosen_groups(groups))
-    return FitSettings(model if HELD_OUT in keep else content.computed(model), sampler, execution, content, keep)
+    content, tuning = Content(groups=chosen_groups(groups)), read_tuning(model, sampler)
+    computed = model if HELD_OUT in keep else content.computed(model)
+    return FitSettings(computed, sampler, execution, content, keep, tuning)
 
 
 class ManyRun:
@@ -165,6 +167,12 @@ def _padded(padding: Padding, data_set: DataSet) -> DataSet:
         return replace(data_set, data=None, problem=str(error))
 
 
+def _arrays_of(tuning: Tuning) -> dict[str, Any]:
+    metric = tuning.metric
+    of_metric = {"inverse_mass": metric.inverse_mass, "vectors": metric.eigenvectors, "values": metric.eigenvalues}
+    return {"step_size": np.float64(tuning.step_size), "positions": tuning.positions, **of_metric}
+
+
 def _described(settings: FitSettings) -> dict[str, Any]:
     """What a run is, in words by name, by which a store of another run is found."""
     sampler, execution = settings.sampler, settings.execution
@@ -172,6 +180,7 @@ def _described(settings: FitSettings) -> dict[str, Any]:
     return {
         **model,
         "settings": sampler.model_dump_json(by_alias=True),
+        "tuning": None if settings.tuning is None else digest_of(_arrays_of(settings.tuning)),
         "backend": execution.backend,
         "kept": sorted(settings.keep),
         "groups": None if settings.content.groups is None else list(settings.content.groups),

@@ -46,6 +46,25 @@ def test_a_fit_of_many_is_that_fit_alone() -> None:
         assert many[number].posterior["eta"].coords["school"].values.tolist() == list("ABCDEFGH")
 
 
+def test_warmup_may_start_from_an_earlier_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model, data = schools_model(), schools_data(3)
+    for name, seed in (("earlier.nc", 0), ("other.nc", 1)):
+        batchnuts.sample_chains(model, chains=4, draws=100, seed=seed).to_netcdf(name)
+    options: dict[str, Any] = {"draws": 100, "processes": 1, "seed": 7}
+    tuned = batchnuts.sample_many(model, data, warmup={"from": "earlier.nc"}, path="fits.zarr", **options)
+    one = model.with_data({**data, "y": data["y"][1]})
+    alone = batchnuts.sample_chains(
+        one, chains=4, draws=100, seed=seed_of(7, 1), warmup={"from": "earlier.nc"}, expert={"shards": 1}
+    )
+    np.testing.assert_array_equal(tuned[1].posterior["eta"], alone.posterior["eta"])
+    Path("other.nc").rename("earlier.nc")
+    with pytest.raises(StoreError, match="tuning"):
+        batchnuts.sample_many(model, data, warmup={"from": "earlier.nc"}, path="fits.zarr", resume=True, **options)
+    with pytest.raises(SettingsError, match="is from a run of another model"):
+        batchnuts.sample_many(mean_model(), {"y": np.zeros((2, 8)), "mask": np.ones(8)}, warmup={"from": "earlier.nc"})
+
+
 def test_draws_of_a_fit_depend_neither_on_the_others_nor_on_processes() -> None:
     model, data = schools_model(), schools_data(6)
     whole = batchnuts.sample_many(model, data, draws=40, warmup=60, processes=1)

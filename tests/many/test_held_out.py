@@ -11,6 +11,7 @@ from fitted_models import mean_model, schools_model
 from scipy import stats
 
 import batchnuts
+from batchnuts.many.run import ManyRun
 from batchnuts.mcmc.model.model import Model, ModelError
 
 Y = np.array([0.3, 1.2, -0.5, 2.1, 0.8, 1.5, 8.0, 0.1])
@@ -86,6 +87,24 @@ def test_reloo_refits_the_observations_of_bad_shapes() -> None:
     np.testing.assert_array_equal(after.loo_i.values[others], before.loo_i.values[others])
     assert after["elpd_loo"] == pytest.approx(after.loo_i.values.sum())
     assert batchnuts.reloo(model, result, threshold=5.0, processes=1)["elpd_loo"] == before["elpd_loo"]
+
+
+@pytest.mark.parametrize("tuned", [True, False])
+def test_refits_of_reloo_start_from_the_tuning_of_the_result(tuned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, made = model_of_y(), []
+    result = batchnuts.sample_chains(model, chains=4, draws=200)
+    if not tuned:
+        del result.adaptation
+    of_sets = ManyRun.of_sets
+
+    def noted(*arguments: Any) -> Any:
+        made.append(of_sets(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(ManyRun, "of_sets", noted)
+    batchnuts.reloo(model, result, threshold=1e-6, processes=1, draws=200)
+    confirmed = made[0].table["warmup"] == 100  # after one window
+    assert confirmed.any() == tuned
 
 
 def test_sensitivity_compares_posteriors_of_several_priors() -> None:

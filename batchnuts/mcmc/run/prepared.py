@@ -14,6 +14,7 @@ from batchnuts.mcmc.run.run import ProgressCallback, Run
 from batchnuts.mcmc.run.sampling import phases
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts.initialization import make_proposals
+from batchnuts.mcmc.starts.tuning import Tuning
 from batchnuts.mcmc.stopping.interim_analyses import interim_analyses_of
 from batchnuts.mcmc.storage.draws import Draws
 from batchnuts.process.signals import StopSignals
@@ -37,10 +38,13 @@ class PreparedModel:
         """The settings of the execution, with the backend decided."""
         return self.checked.execution
 
-    def draws(self, model: Model, seed: int, progress: ProgressCallback, stop: StopSignals) -> Draws:
+    def draws(
+        self, model: Model, seed: int, progress: ProgressCallback, stop: StopSignals, tuning: Tuning | None = None
+    ) -> Draws:
         """A run of the model with other data of the same types, which gives what `run_chains` gives for it.
 
-        Raises what a run raises from its starts on; the checks of a model were made when it was prepared.
+        tuning: of an earlier run, from which warmup starts; `sampler.warmup.from` is not read. Raises what a run raises
+        from its starts on; the checks of a model were made when it was prepared.
         """
         checked, execution = self.checked, self.checked.execution
         sampler = checked.sampler.model_copy(update={"seed": seed})
@@ -57,8 +61,9 @@ class PreparedModel:
                 random.lane_keys(seed, sampler.chain_count),
                 divergences=self.content.divergences,
                 checks=interim_analyses_of(model, library, sampler, execution),
+                tuning=tuning,
             )
-            proposals = make_proposals(model, sampler, execution)
+            proposals = make_proposals(model, sampler, execution, tuning)
             return phases(run, proposals, self.content.computed(model))
 
     def give_back(self) -> None:
@@ -69,7 +74,7 @@ class PreparedModel:
 def prepare(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, content: Content) -> PreparedModel:
     """Check a model with its own data, and make its programs.
 
-    sampler: with a number of chains, and without an earlier run's tuning. Raises ModelError for a model that cannot be
+    sampler: with a number of chains. Raises ModelError for a model that cannot be
     sampled, SettingsError for settings that do not fit it.
     """
     check_disk_cache(execution.cache)

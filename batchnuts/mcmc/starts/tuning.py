@@ -118,7 +118,14 @@ def read_tuning(model: Model, sampler: SamplerSettings) -> Tuning | None:
     path = sampler.warmup.from_
     if path is None:
         return None
-    group = read_groups(path, ("adaptation",), KEY)["adaptation"]
+    return tuning_from(read_groups(path, ("adaptation",), KEY)["adaptation"], path, model, sampler)
+
+
+def tuning_from(group: xarray.Dataset, path: str, model: Model, sampler: SamplerSettings) -> Tuning:
+    """The tuning in the group `adaptation` of an earlier run. path: of its file, or what it is called.
+
+    Raises SettingsError for one that does not fit the model or the other settings.
+    """
     _require_written(path, group)
     _require_same_model(path, group, model)
     _require_same_sampler(path, group, sampler)
