@@ -83,7 +83,7 @@ class MachineOptions:
     known."""
     extents: tuple[int, ...] = ()
     """Extents of arrays in which other programs may differ that are otherwise the same: code that serves all of
-    them need not be made anew."""
+    them need not be made again."""
 
 
 class Threads(Protocol):
