@@ -110,7 +110,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunk, "MIN_SWEEPS", 4)
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 3, 4, 5))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.release) for seed in (0, 2, 3, 4, 5))])
 def test_accidents_cost_no_draw(
     on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs, seed: int
 ) -> None:
