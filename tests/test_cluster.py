@@ -110,10 +110,12 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunk, "MIN_SWEEPS", 4)
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.release) for seed in (0, 2, 3, 4, 5))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 3, 4, 5))])
 def test_accidents_cost_no_draw(
     on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs, seed: int
 ) -> None:
+    # tasks of a millisecond may make no transition on a busy machine, however often they are not lost
+    monkeypatch.setattr(stretch, "DEATHS", 1000)
     client = Client(accidents=0.3, seed=seed)
     with in_process(client, monkeypatch, programs):
         assert_same(run(**IN_PROCESS), on_threads)
