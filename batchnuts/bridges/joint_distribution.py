@@ -16,7 +16,7 @@ import numpy as np
 
 from batchnuts.bridges.joint_parts import Parts, Values
 from batchnuts.bridges.tfp import failed, import_tfp, leaves, variable_of
-from batchnuts.mcmc.model.data_argument import Remade, cast_like
+from batchnuts.mcmc.model.data_argument import Remade
 from batchnuts.mcmc.model.model import Model, ModelError, Variable
 from batchnuts.mcmc.model.supports import Support
 from batchnuts.mcmc.model.variables import Labels, checked_dims, checked_labels
@@ -69,7 +69,7 @@ def from_joint_distribution(
     }
 
     options: dict[str, Any] = {"name": title, "dims": dims, "coords": coords, "initializer": initializer}
-    remake = functools.partial(_remade, distribution, new_pins, pinned_arrays, options)
+    remake = functools.partial(_remade, distribution, new_pins, options)
     return Model(
         name=title,
         dtype=parts.dtype,
@@ -82,16 +82,9 @@ def from_joint_distribution(
     )
 
 
-def _remade(
-    distribution: Any,
-    pins: Mapping[str, Any],
-    arrays: Mapping[str, Any],
-    options: Mapping[str, Any],
-    data: Mapping[str, Any],
-) -> Model:
+def _remade(distribution: Any, pins: Mapping[str, Any], options: Mapping[str, Any], data: Mapping[str, Any]) -> Model:
     """The model with other values pinned."""
-    others = cast_like(f"Model {options['name']!r}", arrays, data)
-    return from_joint_distribution(distribution, {**pins, **others}, **options)
+    return from_joint_distribution(distribution, {**pins, **data}, **options)
 
 
 def _unpinned(distribution: Any) -> tuple[Any, dict[str, Any]]:

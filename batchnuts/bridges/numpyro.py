@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.bridges.errors import failed
-from batchnuts.bridges.tracing import LIBRARY, can_be_traced, in_dtype, taking_data
+from batchnuts.bridges.tracing import LIBRARY, can_be_traced, in_dtype, say_made_again, taking_data
 from batchnuts.bridges.versions import NUMPYRO
-from batchnuts.mcmc.model.data_argument import Remade, cast_like
+from batchnuts.mcmc.model.data_argument import Remade
 from batchnuts.mcmc.model.model import Data, DType, Model
 from batchnuts.mcmc.model.variables import ModelError, Variable, checked_dims, checked_labels
 from batchnuts.process.signals import say
@@ -123,32 +123,30 @@ def _remade(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: 
     example = {name: np.asarray(value) for name, value in given.items() if isinstance(value, (np.ndarray, jax.Array))}
     if not example or any(name in options for name in given):
         return None
-    made_of = functools.partial(_made_of, model, example, given, options)
-    return Remade(
-        example, made_of, None if options["init_strategy"] else functools.partial(_of_argument, made_of, given)
-    )
+    made_of = functools.partial(_made_of, model, given, options)
+    return Remade(example, made_of, functools.partial(_of_argument, made_of, given, options))
 
 
-def _made_of(
-    model: Any,
-    example: Mapping[str, Any],
-    given: Mapping[str, Any],
-    options: Mapping[str, Any],
-    data: Mapping[str, Any],
-) -> Model:
+def _made_of(model: Any, given: Mapping[str, Any], options: Mapping[str, Any], data: Mapping[str, Any]) -> Model:
     """The model with other arrays among its arguments."""
-    arrays = cast_like(f"Model {options['name']!r}", example, data)
-    return from_numpyro(model, **{**given, **arrays}, **options)
+    return from_numpyro(model, **{**given, **data}, **options)
 
 
 def _of_argument(
-    made_of: Callable[[Mapping[str, Any]], Model], given: Mapping[str, Any], data: Mapping[str, NDArray[Any]]
+    made_of: Callable[[Mapping[str, Any]], Model],
+    given: Mapping[str, Any],
+    options: Mapping[str, Any],
+    data: Mapping[str, NDArray[Any]],
 ) -> Model | None:
     """The model whose functions take the arrays among its arguments; None where it decides by their numbers."""
+    if options["init_strategy"] is not None:
+        say_made_again(options["name"], "its init_strategy may depend on them")
+        return None
     made = made_of(data)
     assert isinstance(made.log_density, functools.partial), "as from_numpyro makes it"
     users: traces.Users = made.log_density.args[0]
-    if users.parts or users.empty:  # which are found in the data
+    if users.parts or users.empty:
+        say_made_again(options["name"], "they decide which elements of its sites are observed")
         return None
     roles = [role for role in _OF_DRAWS if getattr(made, role) is not None]
     return taking_data(

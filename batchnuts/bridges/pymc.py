@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.bridges.errors import names_in_files, place_in_users_code, text_of
-from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype, say_none, taking_data
+from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype, say_made_again, say_none, taking_data
 from batchnuts.bridges.versions import PYMC
-from batchnuts.mcmc.model.data_argument import Remade, cast_like
+from batchnuts.mcmc.model.data_argument import Remade
 from batchnuts.mcmc.model.model import Data, DType, Model, NaturalScale
 from batchnuts.mcmc.model.variables import ModelError, Variable, checked_dims, checked_labels
 from batchnuts.process.signals import say
@@ -208,9 +208,8 @@ def _remade(model: Any, options: Mapping[str, Any]) -> Remade | None:
 def _made_of(model: Any, options: Mapping[str, Any], data: Mapping[str, Any]) -> Model:
     """The model with other values in its data containers, which have their own again afterwards."""
     before = {variable.name: variable.get_value() for variable in model.data_vars if variable.name in data}
-    values = cast_like(f"Model {options['name']!r}", before, data)
     try:
-        pymc.set_data(values, model=model)
+        pymc.set_data(dict(data), model=model)
         return from_pymc(model, **options)
     finally:
         pymc.set_data(before, model=model)
@@ -224,11 +223,13 @@ def _of_argument(model: Any, options: Mapping[str, Any], data: Mapping[str, NDAr
         containers[name]: containers[name].type.clone(shape=array.shape)(name=name) for name, array in data.items()
     }
     if _decide_shapes(model, arrays):
+        say_made_again(made.name, "shapes of its random variables depend on values of data containers")
         return None
     reported = list(get_default_varnames(model.unobserved_value_vars, include_transformed=False))
     try:
         found = _of_draws(made.name, model, reported, made.dtype, arrays)
-    except ModelError:
+    except ModelError as error:
+        say_made_again(made.name, str(error))
         return None
     functions: dict[str, Any] = {role: function for role, function in found.items() if getattr(made, role) is not None}
     functions["log_density"] = functools.partial(_scalar, found["log_density"])

@@ -33,8 +33,8 @@ def can_be_traced(title: str, group: str, function: Callable[..., Any], *inputs:
 def taking_data(
     made: Model, data: Mapping[str, NDArray[Any]], functions: Mapping[str, Callable[..., Any]]
 ) -> Model | None:
-    """A model made of data, with functions in place of its own that take them as their last argument; None where one
-    of these needs their numbers when it is traced.
+    """A model made of data, with functions in place of its own that take them as their last argument; None, with a
+    line, where one of these needs their numbers when it is traced.
 
     functions: by their names among those of the model, of values by name (and a seed).
     """
@@ -48,10 +48,20 @@ def taking_data(
         seed = [np.zeros(2, "uint32")] * (role == "predictive")
         try:
             LIBRARY.result_shapes(functools.partial(run, role), *values.values(), *seed, *data.values())
-        except Exception:  # of Python, which has asked for numbers: then it is made again for each data set
+        except Exception as error:  # of Python, which has asked for numbers
+            say_made_again(made.name, text_of(error), place_in_users_code(error))
             return None
     of_draws: dict[str, Any] = dict(functions)
     return replace(made, data=dict(data), remade=None, prior=None, natural_scale=None, **of_draws)
+
+
+def say_made_again(title: str, reason: str, place: str = "") -> None:
+    """Say that a model takes no data as an argument, and why in one sentence."""
+    say(f"Model {title!r} is made and compiled again for each data set, since {_first_sentence(reason)}{place}.")
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.!])\s", text)[0].rstrip(".")
 
 
 INSTEAD = {
@@ -68,10 +78,9 @@ INSTEAD = {
 
 def say_none(title: str, group: str, reason: str, place: str, bridge: str) -> None:
     """Say that a run will lack a group, why in one sentence, and what to call in its place."""
-    first = re.split(r"(?<=[.!])\s", reason)[0].rstrip(".")
     call = INSTEAD.get((bridge.rpartition(".")[2], group))
     instead = f" Posterior draws are not affected; for the missing ones, call {call} afterwards." if call else ""
-    say(f"Model {title!r}: there will be no {group}, since {first}{place}.{instead}")
+    say(f"Model {title!r}: there will be no {group}, since {_first_sentence(reason)}{place}.{instead}")
 
 
 def in_dtype(function: Callable[[Any], Any], dtype: DType, seed: Any) -> Any:

@@ -139,7 +139,7 @@ def test_functions_that_take_data_are_those_of_a_model_of_these(library: str) ->
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), found, expected)
 
 
-def test_models_that_decide_by_numbers_of_their_data_are_made_again() -> None:
+def test_models_that_decide_by_numbers_of_their_data_are_made_again(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("numpyro")
     import numpyro
     import numpyro.distributions as dist
@@ -150,11 +150,14 @@ def test_models_that_decide_by_numbers_of_their_data_are_made_again() -> None:
 
     many = batchnuts.sample_many(Model.from_numpyro(sign, Y[0]), {"y": Y}, draws=200, processes=1)
     assert not many.failed, many.failed
+    said = capsys.readouterr().err
+    assert said.count("Model 'sign' is made and compiled again for each data set, since ") == 1
+    assert "test_other_libraries.py" in said
     for number, mean in enumerate((5.0 / 4.01, 21.0 / 4.01, 13.0 / 4.01)):
         assert abs(float(many[number].posterior["mu"].mean()) - mean) < 5 * 0.5 / np.sqrt(200)
 
 
-def test_containers_that_are_lengths_are_made_again() -> None:
+def test_containers_that_are_lengths_are_made_again(capsys: pytest.CaptureFixture[str]) -> None:
     pymc = pytest.importorskip("pymc")
     with pymc.Model() as model:
         n = pymc.Data("n", 2).astype("int64")
@@ -163,6 +166,7 @@ def test_containers_that_are_lengths_are_made_again() -> None:
     many = batchnuts.sample_many(Model.from_pymc(model), [{"n": 1}, {"n": 3}], draws=100, processes=1)
     assert not many.failed, many.failed
     assert [many[number].posterior["z"].shape[2] for number in (0, 1)] == [1, 3]
+    assert "since shapes of its random variables depend on values of data containers" in capsys.readouterr().err
 
 
 def test_masked_arrays_are_refused() -> None:

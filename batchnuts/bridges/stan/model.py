@@ -102,7 +102,7 @@ def from_stan(
     remake = functools.partial(_remade, program, values, options)
     return Model(
         name=title,
-        remade=Remade(arrays, remake) if arrays else None,
+        remade=Remade(arrays, remake, declares_types=True) if arrays else None,
         log_density=LogDensity(compiled) if translation is None else translation,
         dimension=stan.dimension,
         dtype=dtype or "float64",

@@ -29,25 +29,29 @@ class Remade:
 
     example: Mapping[str, NDArray[Any]]
     """The data that it was made with, arrays by name."""
-    make: Callable[[Mapping[str, Any]], Any]
-    """Gives the model of other data, some of these names."""
+    make: Callable[[Mapping[str, NDArray[Any]]], Any]
+    """Gives the model of other data, all of these names."""
     of_argument: Callable[[Mapping[str, NDArray[Any]]], Any] | None = None
     """Gives the model whose functions take data, all of these names, as an argument: for many data sets of the same
     types. Where the library's model decides by numbers in them, None."""
+    declares_types: bool = False
+    """Whether the library checks data by types that the model declares; else they have the dtypes of the example."""
 
-    def named(self, owner: str, data: Any) -> Mapping[str, Any]:
-        """The data, if they are some of the example's by name; else raises ModelError."""
+    def whole(self, owner: str, data: Any) -> dict[str, NDArray[Any]]:
+        """Data, some of the example's names, and those of the example that they lack.
+
+        Raises ModelError for other names, and for numbers that the dtypes do not hold.
+        """
         if not isinstance(data, Mapping):
             raise ModelError(f"{owner}: data is {shown(data)}; expected some of {', '.join(self.example)} by name.")
         for name in data:
             if name not in self.example:
                 hint = nearest(str(name), self.example) or f"; its data are {', '.join(self.example)}."
                 raise ModelError(f"{owner}: data has {name!r}, which is none of its data{hint}")
-        return data
-
-    def whole(self, owner: str, data: Any) -> dict[str, NDArray[Any]]:
-        """The data with those of the example that they lack. Raises ModelError as `named` and `cast_like`."""
-        return {**self.example, **cast_like(owner, self.example, self.named(owner, data))}
+        if self.declares_types:
+            return {**self.example, **data}
+        cast = {name: _cast(f"{owner}: data.{name}", value, self.example[name].dtype) for name, value in data.items()}
+        return {**self.example, **cast}
 
 
 Leaves = tuple[NDArray[Any], ...]
@@ -131,11 +135,6 @@ def _fitted(
             raise ModelError(f"{owner}: {name} has {key!r}, which the data that the model was made with lack{hint}")
     for key, child in zip(tree.names, tree.children, strict=True):
         yield from _fitted(owner, f"{name}.{key}", child, given[key], examples, dtype)
-
-
-def cast_like(owner: str, example: Mapping[str, NDArray[Any]], data: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    """Arrays by name with the dtypes of the example's. Raises ModelError for numbers that these do not hold."""
-    return {name: _cast(f"{owner}: data.{name}", value, example[name].dtype) for name, value in data.items()}
 
 
 def _cast(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -349,7 +349,7 @@ class Model(FromLibraries):
         once for all data of the same shapes. Raises ModelError for another structure, and a model without data."""
         owner = f"Model {self.name!r}"
         if self.remade is not None:
-            made: Model = self.remade.make(self.remade.named(owner, data))
+            made: Model = self.remade.make(self.remade.whole(owner, data))
             return made
         if self.data is None:
             raise ModelError(f"{owner}: its functions take no data; make it with data=..., an example of its data.")
