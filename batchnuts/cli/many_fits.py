@@ -32,10 +32,13 @@ MOST_LINES = 20
 
 def is_store(path: str) -> bool:
     """Whether a path is that of a store of many fits."""
-    file = Path(path).expanduser() / "zarr.json"
+    from batchnuts.files.saving import OutputError
+    from batchnuts.files.url import location_of
+    from batchnuts.mcmc.storage.stored_run import has_many_fits
+
     try:
-        return "batchnuts_many" in json.loads(file.read_text(encoding="utf-8")).get("attributes", {})
-    except (OSError, ValueError):
+        return has_many_fits(location_of(path))
+    except OutputError:  # which whoever opens it says
         return False
 
 

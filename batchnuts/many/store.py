@@ -29,6 +29,7 @@ from batchnuts.autobatch import BatchnutsError
 from batchnuts.files.groups import Group
 from batchnuts.files.url import is_url
 from batchnuts.many.fit import GROUPS, HELD_OUT, QUANTILES, RANKS, SUMMARIES, Fit, Named, Row, Summaries
+from batchnuts.mcmc.storage.stored_run import MANY_FITS
 from batchnuts.settings.schema import shown
 
 FORMAT = 1
@@ -185,7 +186,7 @@ class ZarrFits(Fits):
         if there:
             self._require_same(described)
         else:
-            self.root.attrs.update({**(attributes or {}), "batchnuts_many": FORMAT, "described": dict(described)})
+            self.root.attrs.update({**(attributes or {}), MANY_FITS: FORMAT, "described": dict(described)})
         self.block = int(self.root.attrs.get("block", 0))
         """Fits of a block; 0: not known before the first fit."""
         self._pending: dict[int, dict[int, Fit]] = {}
@@ -199,7 +200,7 @@ class ZarrFits(Fits):
         store.path, store._pending, store._read = Path(path).expanduser(), {}, None
         try:
             store.root = zarr.open_group(store.path, mode="r", zarr_format=3)
-            version = store.root.attrs.get("batchnuts_many")
+            version = store.root.attrs.get(MANY_FITS)
         except (OSError, ValueError) as error:
             raise StoreError(f"{str(store.path)!r} cannot be read: {error}.") from None
         if version != FORMAT:
@@ -210,7 +211,7 @@ class ZarrFits(Fits):
         return store
 
     def _require_same(self, described: Mapping[str, Any]) -> None:
-        if self.root.attrs.get("batchnuts_many") != FORMAT:
+        if self.root.attrs.get(MANY_FITS) != FORMAT:
             raise StoreError(f"{str(self.path)!r} is no store of many fits: give another path.")
         stored = dict(self.root.attrs["described"])
         for name, value in described.items():

@@ -15,6 +15,8 @@ import pytest
 
 import batchnuts
 from batchnuts import Model
+from batchnuts.files.saving import OutputError
+from batchnuts.report.__main__ import main as report
 from batchnuts.sample import main
 
 MODULE = """
@@ -151,6 +153,23 @@ def test_a_dry_run_counts_fits_and_writes_nothing(folder: Path, capsys: pytest.C
     (folder / "run.yaml").write_text(config + 'many: {sbc: {simulate: "many_sites:simulate", fits: 20}}')
     assert main(["--config", "run.yaml", "--dry-run"]) == 0
     assert "20 fits of 4 chains, at most 2,000 draws of each" in capsys.readouterr().err, "as batchnuts.sbc has it"
+
+
+def test_what_takes_one_run_says_what_a_store_of_many_fits_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, "by: site", "--quiet") == 0
+    capsys.readouterr()
+    message = "fits.zarr has many fits, not one run: batchnuts.open_many(path) reads it"
+    assert report(["fits.zarr"]) == 1
+    assert message in capsys.readouterr().err
+    for key in ("sampler.warmup.from", "sampler.init.run"):
+        assert main(["--config", "eight_schools.yaml", f"{key}=fits.zarr"]) == 2
+        assert f"{key}: fits.zarr cannot be read ({message}" in capsys.readouterr().err
+    with pytest.raises(OutputError, match="has many fits, not one run"):
+        batchnuts.open_run("fits.zarr")
+    results = batchnuts.open_many("fits.zarr")
+    with pytest.raises(batchnuts.BatchnutsError, match=r"Of many fits give one, results\[label\]"):
+        batchnuts.check(results)
+    assert batchnuts.check(results["a"]).ok == bool(results.table.loc["a", "ok"])
 
 
 def test_what_cannot_be_resumed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,7 +103,8 @@ def check(result: Any) -> Check:
     if posterior is None or not {"chain", "draw"} <= set(posterior.dims):
         raise DiagnosticsError(
             f"check takes the result of sample_chains, or what arviz.from_netcdf gives; found {type(result).__name__} "
-            "without a group 'posterior' of dimensions chain and draw."
+            "without a group 'posterior' of dimensions chain and draw. (Of many fits give one, results[label]; "
+            "results.table has the verdict of each.)"
         )
     if not posterior.sizes["draw"]:
         raise DiagnosticsError("No draw was completed by every chain; the group 'unfinished' has the draws so far.")

@@ -24,6 +24,10 @@ OLDEST = "3.1.3"
 INSTALL = f"the package zarr, {OLDEST} or later, which is not installed; install it (pip install 'batchnuts[zarr]')"
 
 
+MANY_FITS = "batchnuts_many"
+"""The attribute of a store of many fits that has the version of its format."""
+
+
 def has_zarr() -> bool:
     """Whether the library is installed."""
     from packaging.version import Version
@@ -49,6 +53,11 @@ def open_zarr(path: str | os.PathLike[str] | Url) -> dict[str, xarray.Dataset]:
     location = location_of(path)
     if not has_zarr():
         raise OutputError(f"Reading {location} needs {INSTALL}.")
+    if has_many_fits(location):
+        raise OutputError(
+            f"{location} has many fits, not one run: batchnuts.open_many(path) reads it, and "
+            "results[label].to_netcdf(...) writes the run of one."
+        )
     store: Any = str(location)
     if isinstance(location, Url):
         from batchnuts.mcmc.storage.place_store import PlaceStore
@@ -56,6 +65,12 @@ def open_zarr(path: str | os.PathLike[str] | Url) -> dict[str, xarray.Dataset]:
         store = PlaceStore(place_of(location), read_only=True)
     tree = xarray.open_datatree(store, engine="zarr", consolidated=True)
     return {name: child.to_dataset(inherit=False) for name, child in tree.children.items()}
+
+
+def has_many_fits(location: OutputLocation) -> bool:
+    """Whether there is a Zarr store of many fits (many/store.py). Raises OutputError where a URL cannot be read."""
+    root = place_of(location).root()
+    return root is not None and MANY_FITS in root["attributes"]
 
 
 def without_draws(location: OutputLocation, groups: Mapping[str, Any]) -> str | None:
