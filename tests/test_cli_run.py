@@ -232,7 +232,11 @@ def heeding_signals() -> Iterator[None]:
         pytest.param([signal.SIGINT], ["execution.chunk_lanes=1", "execution.expert.shards=2"], marks=pytest.mark.slow),
         pytest.param([signal.SIGINT] * 3, [], marks=pytest.mark.slow),
         pytest.param([signal.SIGTERM], ["execution.expert.executor=stackless"], marks=pytest.mark.slow),
-        ([signal.SIGHUP, signal.SIGTERM, signal.SIGINT], ["execution.chunk_lanes=2"]),
+        pytest.param(
+            [signal.SIGHUP, signal.SIGTERM, signal.SIGINT],
+            ["execution.chunk_lanes=2"],
+            marks=[pytest.mark.slow, pytest.mark.each_commit],
+        ),
     ],
     ids=["one", "three", "sigterm", "all"],
 )

@@ -30,7 +30,7 @@ EXPENSIVE = (
     *("inference_gym.md", "joint_distribution.md", "jax_model.md", "numpyro_model.md", "pymc_model.md"),
     *("add_a_backend.md", "autobatch_examples.md", "random_numbers.md"),
 )
-"""Pages with blocks of more than eight seconds, two thirds of all: .ci/run runs a twentieth of their blocks."""
+"""Pages with blocks of more than eight seconds, two thirds of all: .ci/run runs a fortieth of their blocks."""
 
 LIBRARIES = {"inference_gym.md": "inference_gym"}
 """By page: the optional library without which its blocks are skipped."""

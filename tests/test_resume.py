@@ -149,7 +149,7 @@ def kill_again_and_again(folder: Path, output: str, kills: int, seed: int) -> No
 @pytest.mark.parametrize(
     ("run_in", "output", "kills", "seed"),
     [
-        ("native", "two.zarr", 2, 2),
+        pytest.param("native", "two.zarr", 2, 2, marks=[pytest.mark.slow, pytest.mark.each_commit]),
         pytest.param("native", "five.nc", 5, 3, marks=pytest.mark.slow),
         pytest.param("native", "five.zarr", 5, 2, marks=pytest.mark.slow),
         pytest.param("folder", "five.nc", 5, 3, marks=pytest.mark.slow),

@@ -55,8 +55,8 @@ SLOW_TESTS = read_slow_tests((Path(__file__).parents[1] / "slow_tests.txt").read
 def parts_of(marks: Set[str]) -> int:
     """Of the tests with these marks, a commit runs one in so many parts."""
     if "release" in marks:
-        return 100
-    return 1 if "each_commit" in marks else 20
+        return 200
+    return 1 if "each_commit" in marks else 40
 
 
 EVEN = 3713

@@ -122,26 +122,26 @@ def check_numbers(random: Random, *ways: Way) -> str:
     return "refused" if refused else "ran"
 
 
-@examples(14)
+@examples(7)
 @given(randoms)
 def test_numpy_agrees_with_plain_python(random: Random) -> None:
     """Each program in some of the ways, which it draws."""
     check(random, *random.sample(ON_NUMPY, 3))
 
 
-@examples(12)
+@examples(6)
 @given(randoms)
 def test_machine_code_agrees_with_plain_python(random: Random) -> None:
     check(random, NATIVE)
 
 
-@examples(16)
+@examples(8)
 @given(randoms)
 def test_machine_code_agrees_with_plain_python_at_the_edges_of_dtypes(random: Random) -> None:
     check_numbers(random, NATIVE)
 
 
-@examples(20)
+@examples(10)
 @given(randoms)
 def test_numpy_agrees_with_plain_python_at_the_edges_of_dtypes(random: Random) -> None:
     check_numbers(random, *random.sample(ON_NUMPY, 2))
@@ -153,13 +153,13 @@ def test_tensorflow_agrees_with_plain_python_at_the_edges_of_dtypes(random: Rand
     check_numbers(random, random.choice(EAGER))
 
 
-@examples(2)
+@examples(1)
 @given(randoms)
 def test_tensorflow_agrees_with_plain_python(random: Random) -> None:
     check(random, *random.sample(EAGER, 2))
 
 
-@examples(3)
+@examples(2)
 @given(randoms)
 def test_jax_agrees_with_plain_python(random: Random) -> None:
     """Also at the edges of dtypes."""
