@@ -21,7 +21,7 @@ from stan_models import DATA, EQUATIONS, LOOPS, SHARDS, SHARDS_DATA, Case, loop_
 import batchnuts  # noqa: E402
 from batchnuts import Model  # noqa: E402
 from batchnuts.autobatch.machine import EXPRESSIONS, tensor_library  # noqa: E402
-from batchnuts.bridges.stan import kept  # noqa: E402
+from batchnuts.bridges.stan import engines, kept  # noqa: E402
 from batchnuts.bridges.stan.data import read_data  # noqa: E402
 from batchnuts.bridges.stan.functions.table import TABLE  # noqa: E402
 from batchnuts.bridges.stan.lanes import NotTranslated  # noqa: E402
@@ -135,10 +135,67 @@ def test_a_cheap_program_takes_the_c_function() -> None:
     assert model.computed_by == "Stan's C function, in float64"
 
 
-def test_a_costly_program_is_timed_on_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchnuts.bridges.stan.engines.CHEAP", 0.0)
-    model = Model.from_stan("parameters { vector[3] x; } model { x ~ normal(0, 1); }", engine="auto")
-    assert "each with 128 chains on one core, Stan's C function" in model.computed_by
+NORMAL = "parameters { vector[3] x; } model { x ~ normal(0, 1); }"
+
+
+def choose_by(seconds: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a gradient take so long by each: C, machine code, and XLA."""
+
+    def of_function(function: Any, position: Any, record: Any = None) -> float:
+        return seconds["c" if record is None else "code"]
+
+    monkeypatch.setenv("BATCHNUTS_CACHE", "")
+    monkeypatch.setattr(engines, "_seconds", of_function)
+    monkeypatch.setattr(engines, "_timed", lambda *_: (seconds["jax"], ""))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "chosen"),
+    [
+        ({"c": 1e-6, "code": 1e-7, "jax": 1e-7}, "Stan's C function, in float64"),
+        (
+            {"c": 1e-5, "code": 2e-6, "jax": 1e-6},
+            "machine code, translated from Stan: 2 us each, Stan's C function 10 us",
+        ),
+        ({"c": 1e-5, "code": 2e-5, "jax": 1e-6}, "Stan's C function, in float64, 10 us each, machine code 20 us"),
+        (
+            {"c": 1e-4, "code": 2e-4, "jax": 1e-6},
+            "translated from Stan: JAX 1 us with 128 chains on one core each, Stan's C function 100 us",
+        ),
+        (
+            {"c": 1e-4, "code": 2e-4, "jax": 2e-4},
+            "Stan's C function, in float64, 100 us each, machine code 200 us, JAX 200 us with 128 chains on one core",
+        ),
+    ],
+)
+def test_what_takes_least_is_taken(seconds: dict[str, float], chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_by(seconds, monkeypatch)
+    model = Model.from_stan(NORMAL)
+    assert model.computed_by == chosen
+    assert model.library == ("jax" if chosen.startswith("translated") else None)
+
+
+def test_a_program_that_prints_stays_with_c_unless_that_is_costly(monkeypatch: pytest.MonkeyPatch) -> None:
+    prints = NORMAL.replace("model {", 'model { print("here");')
+    choose_by({"c": 1e-5, "code": 2e-6, "jax": 1e-6}, monkeypatch)
+    assert Model.from_stan(prints).computed_by == "Stan's C function, in float64"
+    choose_by({"c": 1e-4, "code": 2e-6, "jax": 1e-6}, monkeypatch)
+    assert Model.from_stan(prints).computed_by.startswith("machine code")
+
+
+def test_a_choice_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """So the same command makes the same draws, whatever a second measurement would give."""
+    choose_by({"c": 1e-5, "code": 2e-6, "jax": 1e-6}, monkeypatch)
+    monkeypatch.setattr(engines, "key_of", lambda *_: "key")  # a patched library has none
+    with keeping(str(tmp_path)):
+        first = Model.from_stan(NORMAL)
+        monkeypatch.setattr(engines, "_seconds", None)
+        assert Model.from_stan(NORMAL).computed_by == first.computed_by
+
+
+def test_machine_code_and_c_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "CHEAP", 0.0)
+    assert "us each, " in Model.from_stan(NORMAL).computed_by
 
 
 def test_another_density_than_stans_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +205,7 @@ def test_another_density_than_stans_is_refused(monkeypatch: pytest.MonkeyPatch) 
     source = "parameters { real x; } model { x ~ normal(0, 1); }"
     with pytest.raises(ModelError, match="another density than Stan's own"):
         Model.from_stan(source, engine="jax")
-    monkeypatch.setattr("batchnuts.bridges.stan.engines.CHEAP", 0.0)
+    monkeypatch.setattr(engines, "CHEAP", 0.0)
     model = Model.from_stan(source)
     assert model.library is None
     assert "not JAX, because of another density" in model.computed_by

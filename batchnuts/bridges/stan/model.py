@@ -78,7 +78,8 @@ def from_stan(
     if not stan.dimension:
         raise ModelError(f"Model {title!r} has no parameters, so there is nothing to sample.")
     with without_prints():
-        choice = choose(title, stan, source, mir, values, engine, dtype in (None, "float64"))
+        density = LogDensity(compiled)
+        choice = choose(title, stan, density.with_gradient, source, mir, values, engine, dtype in (None, "float64"))
     layout = _layout(title, stan, log_likelihood, predictive)
     observed, constant = _data(values, layout.roles.get("predictive", []))
     translation, computed_by = choice.translation, choice.note
@@ -103,7 +104,7 @@ def from_stan(
     return Model(
         name=title,
         remade=Remade(arrays, remake, declares_types=True) if arrays else None,
-        log_density=LogDensity(compiled) if translation is None else translation,
+        log_density=density if translation is None else translation,
         dimension=stan.dimension,
         dtype=dtype or "float64",
         library="jax" if translation is not None and translation.gradient is None else None,
@@ -256,8 +257,12 @@ class LogDensity:
 
     def __call__(self, position: Any) -> Any:
         """[dimension] -> scalar, float64."""
-        value, _ = library_of(position).call_c((position,), self.compiled.density.key)
-        return value
+        return self.with_gradient(position)[0]
+
+    def with_gradient(self, position: Any) -> tuple[Any, Any]:
+        """[dimension] -> (scalar, [dimension]), float64."""
+        value, gradient = library_of(position).call_c((position,), self.compiled.density.key)
+        return value, gradient
 
 
 # ---- what a draw gives -----------------------------------------------------------------------------------------------
