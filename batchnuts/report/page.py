@@ -194,7 +194,7 @@ def _missing_draws(run: FinishedRun) -> str:
 def _table(run: FinishedRun) -> str:
     assert run.check is not None
     diagnostics = run.check.diagnostics
-    order = [int(index) for index in diagnostics.worst_first()[:TABLE_ROWS]]
+    order = [int(index) for index in diagnostics.most_suspect_first()[:TABLE_ROWS]]
     columns = [*COLUMNS] if diagnostics.nested is None else [*COLUMNS, "nested R-hat"]
     values = (
         dict(diagnostics.columns)

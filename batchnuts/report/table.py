@@ -136,7 +136,9 @@ def summary_table(diagnostics: Diagnostics, rows: int = 12, *, width: int = _PLA
         raise DiagnosticsError(f"A summary of {rows} rows was asked for; expected at least 1.")
     count = len(diagnostics.names)
     left_out = max(count - rows, 0)
-    order: Sequence[int] = list(range(count)) if not left_out else [int(i) for i in diagnostics.worst_first()[:rows]]
+    order: Sequence[int] = (
+        list(range(count)) if not left_out else [int(i) for i in diagnostics.most_suspect_first()[:rows]]
+    )
     order_of = "R-hat" if diagnostics.nested is None else "nested R-hat"
     more = f"{in_words(left_out, 'more coefficient')} {'is' if left_out == 1 else 'are'} not shown"
     caption = f"worst {order_of} first; {more}" if left_out else None

@@ -104,6 +104,26 @@ def test_chains_that_mix_may_have_few_effective_draws() -> None:
     assert not find_stuck(heavy).mask.any()
 
 
+@pytest.mark.parametrize("rare", [0.002, 0.01, 0.02, 0.1])
+@pytest.mark.parametrize("chains", [64, 256])
+def test_rare_states_make_no_chain_stuck(chains: int, rare: float) -> None:
+    """Alone, as a variable of a hidden Markov model's decoded states is, or beside real numbers."""
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        values = healthy(chains, 200)
+        values[..., 1:] = rng.random((chains, 200, 3)) < rare
+        assert not find_stuck(values).mask.any()
+        assert not find_stuck(values[..., 1:]).mask.any()
+        assert not find_stuck(1.0 + (rng.random((chains, 200, 1)) < rare)).mask.any()
+
+
+def test_of_real_numbers_beside_discrete_ones_a_stuck_chain_is_found() -> None:
+    values = healthy(256, 40)
+    values[..., 0] = np.random.default_rng(0).poisson(0.02, values.shape[:2])
+    values[5, :, 1] += 8.0
+    assert np.flatnonzero(find_stuck(values).mask).tolist() == [5]
+
+
 def test_a_chain_that_comes_back_is_not_stuck() -> None:
     values = healthy(256, 40)
     values[5, :15, 2] += 6.0
@@ -135,14 +155,19 @@ def test_the_verdict_lists_them_by_number() -> None:
     numbers = np.arange(256) + 1000
     found = diagnose(one_elsewhere(256), ("a", "b", "c", "d"), superchain=superchain_of(256, 16), numbers=numbers)
     assert found.stuck == (1005,)
-    assert "WARNING: 1 of 256 chains never mixed with the other chains: 1005." in found.verdict()
+    assert "WARNING: 1 of 256 chains never mixed with the other chains: 1005 (furthest in c)." in found.verdict()
     judged = judge(found)
     assert not judged.ok
     assert any(line.startswith("Chain 1005 stays where others do not go") for line in judged.advice)
 
 
 @pytest.mark.parametrize(
-    ("below", "said"), [(0.0, "is like the others': in another mode, or in a part"), (500.0, "is far")]
+    ("below", "said"),
+    [
+        (0.0, "is like the others': in another mode, or in a part"),
+        (500.0, "is far below"),
+        (-1e9, "is far above the others': another mode, which has most of the probability if it is not very narrow"),
+    ],
 )
 def test_what_is_said_of_stuck_chains_depends_on_their_log_density(below: float, said: str) -> None:
     values = healthy(64, 40)
@@ -151,5 +176,8 @@ def test_what_is_said_of_stuck_chains_depends_on_their_log_density(below: float,
     log_density[5] -= below
     found = diagnose(values, ("a", "b", "c", "d"), log_density=log_density)
     assert found.stuck == (5,)
-    assert found.low == ((5,) if below else ())
+    assert found.low == ((5,) if below > 0 else ())
+    assert found.high == ((5,) if below < 0 else ())
+    assert found.names[found.most_suspect_first()[0]] == "c"
+    assert "never mixed with the other chains: 5 (furthest in c). The log-density" in found.verdict()
     assert f"The log-density of chain 5 {said}" in found.verdict()

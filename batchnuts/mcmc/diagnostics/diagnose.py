@@ -8,6 +8,7 @@ memory is bounded however many there are.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,6 +84,10 @@ class Diagnostics:
     """The numbers of chains that stay away from all others."""
     low: tuple[int, ...] = ()
     """The stuck chains whose log-density is far below that of the others."""
+    high: tuple[int, ...] = ()
+    """The stuck chains whose log-density is far above that of the others."""
+    furthest: tuple[int, ...] = ()
+    """The numbers of the coefficients in which stuck chains are furthest from the others, that of most chains first."""
     late: tuple[int, ...] = ()
     """The numbers of chains with draws far from all others, as those that had not arrived (`late_chains.py`)."""
     not_finite: Mapping[str, int | None] = field(default_factory=dict)
@@ -151,6 +156,11 @@ class Diagnostics:
             excess = excess / (self.limits - 1.0)
         return np.argsort(np.where(np.isnan(excess), -np.inf, -excess), kind="stable")
 
+    def most_suspect_first(self) -> NDArray[np.intp]:
+        """`worst_first`, after the coefficients in which stuck chains are furthest from the others."""
+        worst, furthest = self.worst_first(), np.array(self.furthest, np.intp)
+        return np.concatenate([furthest, worst[~np.isin(worst, furthest)]])
+
     def verdict(self) -> str:
         """Some lines: convergence, the minimum effective sample size, divergences, trees cut at the depth limit."""
         count = len(self.names)
@@ -213,7 +223,7 @@ class Diagnostics:
         if self.stuck:
             lines.append(
                 f"WARNING: {len(self.stuck)} of {self.chains} chains never mixed with the other chains: "
-                f"{some_numbers(self.stuck)}. {self._where_stuck()}"
+                f"{some_numbers(self.stuck)}{self._furthest_in_words()}. {self._where_stuck()}"
             )
         if self.late:
             have = "has" if len(self.late) == 1 else "have"
@@ -235,17 +245,30 @@ class Diagnostics:
         slowly = "in another mode, or in a part of the posterior that chains leave slowly"
         if self.running:  # of which log-densities are not known
             return f"That is {slowly}, or where the density is low."
-        high = tuple(number for number in self.stuck if number not in self.low)
+        like = tuple(number for number in self.stuck if number not in {*self.low, *self.high})
         sentences = []
         if self.low:
             sentences.append(
                 f"The log-density of {named_chains(self.low)} is far below the others': a region of low density."
             )
-        if high:
+        if self.high:
             sentences.append(
-                f"The log-density of {named_chains(high)} is like the others': {slowly}; compare their draws."
+                f"The log-density of {named_chains(self.high)} is far above the others': another mode, which has most "
+                "of the probability if it is not very narrow; or the density has no upper bound there, or rounding "
+                "makes it wrong, as where a parameter is very large."
+            )
+        if like:
+            sentences.append(
+                f"The log-density of {named_chains(like)} is like the others': {slowly}; compare their draws."
             )
         return " ".join(sentences)
+
+    def _furthest_in_words(self) -> str:
+        if not self.furthest:
+            return ""
+        named = [self.names[number] for number in self.furthest]
+        more = len(named) - MOST_NAMES
+        return f" (furthest in {', '.join(named[:MOST_NAMES])}{f' and {more} more' if more > 0 else ''})"
 
     def _kind(self) -> str:
         """Which R-hat decides, with its limit, in words."""
@@ -344,9 +367,13 @@ def diagnose(
     stuck = [stuck_of(_within(evidence, *bounds), chains, bounds[1] - bounds[0]) for bounds in _bounds(blocks)]
     is_stuck = np.any([of_block.mask for of_block in stuck], axis=0)
     numbered = np.arange(chains) if numbers is None else numbers
-    is_low = np.zeros(chains, bool)
+    is_low, is_high = np.zeros((2, chains), bool)
     if log_density is not None and is_stuck.any():
-        is_low = is_stuck & far_below(mean_log_density(log_density))
+        density = mean_log_density(log_density)
+        is_low, is_high = is_stuck & far_below(density), is_stuck & far_below(-density)
+    how_far = np.stack([of_block.how_far for of_block in stuck])
+    coefficient = np.stack([first + of.furthest for (first, _), of in zip(_bounds(blocks), stuck, strict=True)])
+    furthest = Counter(coefficient[how_far.argmax(axis=0), np.arange(chains)][is_stuck & how_far.any(axis=0)].tolist())
     return Diagnostics(
         names=tuple(names),
         columns=columns,
@@ -362,6 +389,8 @@ def diagnose(
         persistence=None if nested is None else np.concatenate([of_block.persistence for of_block in stuck]),
         stuck=tuple(numbered[is_stuck].tolist()),
         low=tuple(numbered[is_low].tolist()),
+        high=tuple(numbered[is_high].tolist()),
+        furthest=tuple(number for number, _ in furthest.most_common()),
         late=tuple(numbered[is_late & ~is_stuck].tolist()),
     )
 

@@ -296,6 +296,14 @@ def _advice(diagnostics: Diagnostics, run: RunMade, lowest: float) -> Iterator[s
             "sampler.warmup.restart=true (in Python warmup={'restart': True}) restarts those that are stuck in "
             "warmup near others; if the region they found matters, reparametrize the model."
         )
+    elif diagnostics.high:
+        where = diagnostics.names[diagnostics.furthest[0]] if diagnostics.furthest else "their draws"
+        yield (
+            f"{named_chains(diagnostics.high).capitalize()} {'has' if len(diagnostics.high) == 1 else 'have'} a far "
+            f"higher log-density than the others: look at {where} there. If such values make no sense, bound that "
+            "parameter, or give it a prior that rules them out, or start elsewhere (sampler.init); if they do, the "
+            "other chains have not found this mode."
+        )
     elif diagnostics.stuck:
         stay = "stays" if len(diagnostics.stuck) == 1 else "stay"
         yield (

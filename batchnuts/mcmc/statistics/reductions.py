@@ -69,6 +69,8 @@ class Reduced:
     """[TAILS, coefficients]: effective sizes of the indicator of being at most the quantile."""
     squares: ChainMoments | None = None
     """Moments of squared distances from the mean."""
+    discrete: NDArray[np.bool_] | None = None
+    """[coefficients]: whose draws are all integers, as states, indicators and counts are."""
 
     def of_all(self, varying: Array, constant: Array | float = np.nan) -> Array:
         """[all coefficients]: the number of each that varies, and a constant for those that do not."""
@@ -110,8 +112,22 @@ def reduce_draws(values: NDArray[Any], wanted: Collection[str], scores: Scores =
         quantiles=np.asarray(quantiles),
         tail_sizes=_tail_sizes(draws, shape, ranking) if "ess_tail" in names else None,
         squares=_squares(draws, shape, of_values) if "mcse_sd" in names else None,
+        discrete=_all_integers(values) if STUCK in names else None,
         **_rank_moments(ranking, shape, names, scores),
     )
+
+
+def _all_integers(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """[coefficients]: whether all of the draws [coefficients, chains, draws] are. Numbers of a million or more are not:
+    where a dtype rounds that far, they may be of a real number."""
+
+    def are(draws: NDArray[Any]) -> NDArray[np.bool_]:
+        axes = tuple(range(1, draws.ndim))
+        return ((draws == np.rint(draws)) & (np.abs(draws) < 1e6)).all(axis=axes)  # type: ignore[no-any-return]
+
+    discrete = are(values[:, :, 0])  # which rules out almost all others
+    discrete[discrete] = are(values[discrete])
+    return discrete
 
 
 def _rank_moments(

@@ -14,6 +14,9 @@ least MINIMUM_DRAWS_JUDGED draws:
   means of their first and second halves is that: draws of a chain that has forgotten its first half in its second add
   nothing to it, however few effective draws it has. So it is 0 for chains that mix, and 1 for chains that do not move.
 
+Only real numbers are looked at for stuck chains. Of a state that is rare, say, the means of chains are Poisson and not
+normal numbers, and a chain that never had it is not one that did not move.
+
 Persistence needs no chain to be rare: it sees two modes with equal shares, and any number of modes. It is the variance
 component of a random-effects analysis of variance, with halves as the repeated measurements; the same term between
 chains of one superchain is B-tilde of Margossian et al. 2024 (section 2.2), which also has the noise of short chains.
@@ -29,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.statistics.chain_moments import Array, ChainMoments
-from batchnuts.mcmc.statistics.outliers import FAR, NATS, far_and_stay
+from batchnuts.mcmc.statistics.outliers import FAR, NATS, far_and_stay, spread
 from batchnuts.mcmc.statistics.quantile_functions import normal_exceeded
 from batchnuts.mcmc.statistics.rank_normal import BLOCK
 from batchnuts.mcmc.statistics.reductions import STUCK, Reduced, in_order, reduce_draws
@@ -64,6 +67,8 @@ class StuckChains:
     """[coefficients], about 0 to 1; 0 where there are too few draws, or it does not vary."""
     furthest: NDArray[np.intp]
     """[chains]: the coefficient in which each chain is furthest from the others."""
+    how_far: NDArray[np.float64]
+    """[chains]: in that coefficient, in standard deviations of draws."""
 
 
 def find_stuck(draws: NDArray[Any], at_once: int = BLOCK) -> StuckChains:
@@ -88,7 +93,9 @@ class StuckEvidence:
     persistence: Array
     """[coefficients]."""
     distance: Array
-    """[coefficients, chains]: of each chain from the others, in standard deviations."""
+    """[coefficients, chains]: of each chain from the others, in standard deviations of the means of scores."""
+    of_values: Array
+    """[coefficients, chains]: of each chain from the others, in standard deviations of draws; scores are bounded."""
     away: NDArray[np.bool_]
     """[coefficients, chains]: far from the others, and it stays there."""
     still: NDArray[np.bool_]
@@ -99,6 +106,7 @@ class StuckEvidence:
         return StuckEvidence(
             self.persistence[coefficients],
             self.distance[coefficients],
+            self.of_values[coefficients],
             self.away[coefficients],
             self.still[coefficients],
         )
@@ -114,16 +122,21 @@ def evidence_of(reduced: Reduced) -> StuckEvidence:
     varies, of_draws = reduced.varies, reduced.values
     if of_draws is None:
         nothing = np.zeros((len(varies), 0))
-        return StuckEvidence(np.zeros(len(varies)), nothing, nothing.astype(bool), nothing.astype(bool))
+        return StuckEvidence(np.zeros(len(varies)), nothing, nothing, nothing.astype(bool), nothing.astype(bool))
     assert reduced.whole is not None
     scores = reduced.whole.scores
     shape = (len(varies), scores.mean.shape[1])
-    distance, away, still = np.zeros(shape), np.zeros(shape, bool), np.ones(shape, bool)
+    distance, of_values, away, still = np.zeros(shape), np.zeros(shape), np.zeros(shape, bool), np.ones(shape, bool)
     first, second = _halves(scores, reduced.draws)
     distance[varies] = _distance(scores.mean, first, second)
+    of_values[varies] = _of_values(of_draws)
     away[varies] = far_and_stay(of_draws.mean.T, of_draws.variance.T).T
     still[varies] = of_draws.variance <= STILL * np.median(of_draws.variance, axis=1, keepdims=True)
-    return StuckEvidence(reduced.of_all(_lasting(first, second) / scores.overall_variance, 0.0), distance, away, still)
+    discrete = np.zeros(len(varies), bool)
+    discrete[varies] = reduced.discrete
+    distance[discrete], away[discrete], still[discrete] = 0.0, False, True  # as those that do not vary
+    persistence = reduced.of_all(_lasting(first, second) / scores.overall_variance, 0.0)
+    return StuckEvidence(persistence, distance, of_values, away, still)
 
 
 def evidence_of_moments(moments: ChainMoments, draws: int, halves: int) -> StuckEvidence:
@@ -144,7 +157,11 @@ def evidence_of_moments(moments: ChainMoments, draws: int, halves: int) -> Stuck
             persistence = _lasting(moments.half_mean[:, :chains], moments.half_mean[:, chains:]) / variance
     enough = has_enough_draws((chains, draws))
     return StuckEvidence(
-        np.nan_to_num(persistence) * enough, np.zeros_like(moments.mean), away & enough, still & enough
+        np.nan_to_num(persistence) * enough,
+        np.zeros_like(moments.mean),
+        _of_values(moments),
+        away & enough,
+        still & enough,
     )
 
 
@@ -153,14 +170,16 @@ def stuck_of(parts: Iterable[StuckEvidence], chains: int, count: int) -> StuckCh
     mask = np.zeros(chains, bool)
     persistence = np.zeros(count)
     furthest = np.zeros(chains, np.intp)
-    largest, still, away, start = np.zeros(chains), np.ones(chains, bool), np.zeros(chains, bool), 0
+    largest, of_values, start = np.zeros(chains), np.zeros(chains), 0
+    still, away = np.ones(chains, bool), np.zeros(chains, bool)
     for part in parts:
         size = len(part.persistence)
         persistence[start : start + size] = part.persistence
         if part.distance.size:
-            distance = part.distance.max(axis=0)
-            furthest = np.where(distance > largest, start + part.distance.argmax(axis=0), furthest)
-            largest = np.maximum(largest, distance)
+            far = np.where((part.distance > 0) | part.away, part.of_values, 0.0)
+            furthest = np.where(far.max(axis=0) > of_values, start + far.argmax(axis=0), furthest)
+            of_values = np.maximum(of_values, far.max(axis=0))
+            largest = np.maximum(largest, part.distance.max(axis=0))
             away |= part.away.any(axis=0)
             still &= part.still.all(axis=0)
         start += size
@@ -168,7 +187,7 @@ def stuck_of(parts: Iterable[StuckEvidence], chains: int, count: int) -> StuckCh
         limit = normal_exceeded(BY_CHANCE / (2 * chains * count))
         is_stuck = (largest > limit) | away | still
         mask = is_stuck if is_stuck.sum() <= MOST_STUCK * chains else mask
-    return StuckChains(mask, persistence, furthest)
+    return StuckChains(mask, persistence, furthest, of_values)
 
 
 def far_below(mean_log_density: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -176,6 +195,14 @@ def far_below(mean_log_density: NDArray[np.float64]) -> NDArray[np.bool_]:
     low, middle, high = np.quantile(mean_log_density, (0.25, 0.5, 0.75))
     below: NDArray[np.bool_] = middle - mean_log_density > FAR * (high - low) / 1.349 + NATS
     return below
+
+
+def _of_values(moments: ChainMoments) -> Array:
+    """How far the means of chains are from their median, in standard deviations of draws: [coefficients, chains]."""
+    with np.errstate(all="ignore"):  # of numbers whose squares overflow
+        distance = np.abs(moments.mean - np.median(moments.mean, axis=1, keepdims=True))
+        relative = distance / spread(moments.mean.T, moments.variance.T)[:, np.newaxis]
+    return np.where(distance > 0, np.nan_to_num(relative, nan=np.inf), 0.0)
 
 
 def _halves(scores: ChainMoments, draws: int) -> tuple[Array, Array]:
