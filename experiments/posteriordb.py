@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.experiments.posterior_checks.moments import encode, summarize
+from batchnuts.mcmc.statistics.rhat_noise import RHAT_LIMIT
 from batchnuts.process.signals import say
 from batchnuts.settings.yaml import to_yaml
 
@@ -105,7 +106,7 @@ def write_configs(posteriors: Sequence[Posterior], folder: Path) -> None:
         moments.write_text(encode(summarize(posterior.draws)[0]), encoding="utf-8")
         run = {
             "model": {"stan": str(program), "data": str(data)},
-            "sampler": {"chains": 16, "draws": 625},  # as many draws as the references have
+            "sampler": {"chains": 16, "draws": 10_000, "until": {"ess_bulk": GOAL, "rhat": RHAT_LIMIT}},
             "output": {"variables": sorted(posterior.draws), "groups": []},
         }
         config.write_text(to_yaml(run), encoding="utf-8")

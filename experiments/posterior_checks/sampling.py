@@ -41,7 +41,8 @@ def figures_of(sampling: Sampling, task: Task, seed: int) -> Figures:
     load = os.getloadavg()[0]
     run = sampling.run(seed)
     moments, diagnostics = summarize(transformed(run.draws, task.transforms))
-    worst = int(diagnostics.worst_first()[0])
+    order, varies = diagnostics.worst_first(), diagnostics.columns["sd"] > 0
+    worst = int(order[varies[order]][0]) if varies.any() else int(order[0])  # decoded states may all be the same
     fewest = int(np.nanargmin(diagnostics.columns["ess_bulk"]))
     return {
         "seconds": run.seconds,

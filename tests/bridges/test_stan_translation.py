@@ -109,6 +109,17 @@ def test_differential_equations(function: str) -> None:
     assert gradient < 1e-5
 
 
+def test_an_equation_without_a_finite_solution_has_no_density() -> None:
+    """Nor a derivative, and a trajectory that comes there has diverged; no error ends the run."""
+    pytest.importorskip("diffrax", reason="the extra stan-ode is not installed")
+    mir = compile_program(EQUATIONS["ode_bdf"], [])
+    density = translated(read_program(mir), {}, StanModel(mir, {}).dimension)
+    library = tensor_library("jax")
+    value, gradient = library.differentiated(density)(library.tensor(np.array([528.0, 60.0, -115.0, 766.0])))
+    assert np.isnan(value)
+    assert np.isnan(gradient).any()
+
+
 @pytest.mark.parametrize("function", SHARDS)
 def test_sums_in_parallel(function: str) -> None:
     value, gradient = compared(SHARDS[function], SHARDS_DATA)

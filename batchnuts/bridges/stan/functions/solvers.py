@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
@@ -38,7 +39,11 @@ def solution(
     arguments: tuple[Array, ...],
     tolerances: tuple[Any, Any, Any],
 ) -> Array:
-    """y [times, n] of y' = slope(t, y, arguments) from y = start [n] at `begin`; NaN where it takes too many steps."""
+    """y [times, n] of y' = slope(t, y, arguments) from y = start [n] at `begin`; NaN where it takes too many steps
+    or the slope is not finite."""
+    # What lineax differentiates fails where an equation has no finite solution, whatever it is told (lineax/_solve.py);
+    # equinox, by which it fails, gives NaN instead if it is imported with this.
+    os.environ.setdefault("EQX_ON_ERROR", "nan")
     import diffrax
     import jax.numpy as jnp
 
