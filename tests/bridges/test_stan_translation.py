@@ -23,6 +23,7 @@ from batchnuts import Model  # noqa: E402
 from batchnuts.autobatch.machine import EXPRESSIONS, tensor_library  # noqa: E402
 from batchnuts.bridges.stan import engines, kept  # noqa: E402
 from batchnuts.bridges.stan.data import read_data  # noqa: E402
+from batchnuts.bridges.stan.functions.solvers import is_possible  # noqa: E402
 from batchnuts.bridges.stan.functions.table import TABLE  # noqa: E402
 from batchnuts.bridges.stan.lanes import NotTranslated  # noqa: E402
 from batchnuts.bridges.stan.library import StanError, StanModel, compile_program  # noqa: E402
@@ -100,18 +101,21 @@ def test_a_loop_is_not_written_out(case: Case) -> None:
     assert len(traced.jaxpr.eqns) <= case.equations
 
 
+of_equations = pytest.mark.skipif(not is_possible(), reason="the extra stan-ode is not installed")
+
+
+@of_equations
 @pytest.mark.parametrize("function", EQUATIONS)
 def test_differential_equations(function: str) -> None:
     """To the tolerance of their solvers."""
-    pytest.importorskip("diffrax", reason="the extra stan-ode is not installed")
     value, gradient = compared(EQUATIONS[function], {})
     assert value < 1e-6
     assert gradient < 1e-5
 
 
+@of_equations
 def test_an_equation_without_a_finite_solution_has_no_density() -> None:
     """Nor a derivative, and a trajectory that comes there has diverged; no error ends the run."""
-    pytest.importorskip("diffrax", reason="the extra stan-ode is not installed")
     mir = compile_program(EQUATIONS["ode_bdf"], [])
     density = translated(read_program(mir), {}, StanModel(mir, {}).dimension)
     library = tensor_library("jax")
