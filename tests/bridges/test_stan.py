@@ -239,8 +239,20 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("nothing.stan", None, "The Stan program 'nothing.stan' cannot be read"),
     (SCHOOLS.replace("real mu;", "real mu"), SCHOOLS_DATA, r"Stan's compiler says:\n(.|\n)*line 9"),
     (SCHOOLS, {**SCHOOLS_DATA, "J": 7}, r"variable name=y; .* dims declared=\(7\); dims found=\(8\)"),
-    (SCHOOLS, {"J": 8, "y": SCHOOLS_DATA["y"]}, "data variable sigma"),
-    (SCHOOLS, {**SCHOOLS_DATA, "J": 8.5}, "int variable contained non-int values; .* variable name=J"),
+    (SCHOOLS, {"J": 8, "y": SCHOOLS_DATA["y"]}, r"its data have no 'sigma' \(declared in line 5\)\.$"),
+    (
+        SCHOOLS,
+        {"J": 8, "y": SCHOOLS_DATA["y"], "sigmas": SCHOOLS_DATA["y"]},
+        r"no 'sigma' \(declared in line 5\); given, and not in the program: sigmas\.",
+    ),
+    (SCHOOLS, None, "its data have no 'J' .*: no data were given"),
+    (
+        "parameters { real x; } model { x ~ normal(0, 1); }\n"
+        "generated quantities { matrix[1, 1] k = gp_exp_quad_cov({x}, {2.0}, 1.0, 1.0); }",
+        None,
+        "lacks Stan's function gp_exp_quad_cov, for the arguments that generated quantities give it, in line 2",
+    ),
+    (SCHOOLS, {**SCHOOLS_DATA, "J": 8.5}, "non-int values; .* variable name=J.* not even 3.0; write 3"),
     (SCHOOLS, {**SCHOOLS_DATA, "sigma": [-1.0] * 8}, r"sigma is -1, but must be greater .*line 5"),
     (SCHOOLS, {**SCHOOLS_DATA, "y": "eight"}, "its data 'y' is the text 'eight'; expected numbers"),
     (SCHOOLS, {**SCHOOLS_DATA, "y": [1, None]}, "its data 'y' is missing values"),
@@ -257,6 +269,15 @@ MISTAKES: list[tuple[str, Any, str]] = [
 def test_mistakes(program: Any, data: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         Model.from_stan(program, data=data)
+
+
+def test_parameters_have_their_names_in_what_is_said_of_a_position() -> None:
+    program = "parameters { real s; matrix[2, 3] b; } model { s ~ normal(b[2, 1], 1); b[1] ~ normal(0, 1); }"
+    model = Model.from_stan(program)
+    assert model.free_names() == ["s", "b[0, 0]", "b[1, 0]", "b[0, 1]", "b[1, 1]", "b[0, 2]", "b[1, 2]"]
+    assert repr(model) == "<Model 'stan' of 7 numbers, float64: s, b[2, 3]>"
+    with pytest.raises(ModelError, match=re.escape("does not depend on 'b[1, 1]'")):
+        batchnuts.sample_chains(model, chains=4, draws=10)
 
 
 def test_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,7 +231,7 @@ def test_a_chain_too_low_to_matter_starts_again_where_that_is_allowed_and_is_wai
     assert fixed.warmup.late == fixed.warmup.outliers == ()
     assert np.abs(fixed.position).max() < 10
     check = batchnuts.check(to_arviz(to_datasets(fixed, model)))
-    assert "In warmup chain 5 restarted near others, from where there can be no mode of any weight." in str(check)
+    assert "In warmup chain 5 restarted near others, from a log-density too low for any mode of weight." in str(check)
     kept = run(model, warmup={"maximum": 400, "minimum": 20, "restart": False}, **settings)
     assert kept.warmup.restarted == ()
     assert kept.warmup.late == (5,)

@@ -204,7 +204,10 @@ def test_chains_that_begin_far_away_are_named_in_the_first_line() -> None:
 
 @pytest.mark.parametrize(
     ("restart", "why"),
-    [("auto", "from where there can be no mode of any weight"), (True, "as sampler.warmup.restart asks")],
+    [
+        ("auto", "from a log-density too low for any mode of weight"),
+        (True, "as sampler.warmup.restart asks"),
+    ],
 )
 @pytest.mark.parametrize("complete", [True, False])
 def test_chains_that_started_again_are_named_once_with_the_reason(

@@ -31,6 +31,12 @@ class Block:
         return bool((np.diff(flat) == 1).all())
 
 
+def index_from_0(name: str) -> str:
+    """`L.2.1`, a number in Stan's words, as results name an element: `L[1, 0]`."""
+    variable, *indices = name.split(".")
+    return f"{variable}[{', '.join(str(int(i) - 1) for i in indices)}]" if indices else variable
+
+
 def blocks_of(names: Sequence[str], first: int = 0) -> list[Block]:
     """The variables of names one after another; first: the number of the first name."""
     elements: dict[str, list[tuple[tuple[int, ...], int]]] = {}

@@ -61,6 +61,8 @@ class _Printed:
     """Lines."""
     muted = False
     """Whether nothing is shown, nor counted."""
+    lacking = ""
+    """What stanli says that a model lacks, whose constructor prints it and does not fail."""
 
 
 @contextlib.contextmanager
@@ -78,6 +80,12 @@ def _show(text: int, length: int) -> None:
     if _Printed.muted:
         return
     for line in ctypes.string_at(text, length).decode(errors="replace").splitlines():
+        if line.startswith("stanli:"):  # of the library, not of a program
+            if "are unavailable" in line:
+                _Printed.lacking = line
+            else:
+                say(line)
+            continue
         _Printed.count += 1
         if _Printed.count <= MOST_PRINTED:
             say(f"Stan prints: {line}")
@@ -149,12 +157,14 @@ class StanModel:
 
     def __init__(self, mir: str, data: Mapping[str, Any], seed: int = 1) -> None:
         self._library = library()
-        _Printed.count = 0
+        _Printed.count, _Printed.lacking = 0, ""
         content = json.dumps({**data, "__stanli": {"build_id": build_id(), "mir": mir, "name": "model"}})
         error = _Error()
         self.handle: int | None = self._library.bs_model_construct(content.encode(), seed, ctypes.byref(error))
         if not self.handle:
             raise StanError(self._text(error))
+        if _Printed.lacking:
+            raise StanError(f"generated quantities cannot be computed: {_Printed.lacking.removeprefix('stanli: ')}")
 
     def __del__(self) -> None:
         if getattr(self, "handle", None):
@@ -170,6 +180,10 @@ class StanModel:
         """A name for each number of the parameters, and of the further blocks: `theta.1.2`."""
         names = self._library.bs_param_names(self.handle, transformed, generated).decode()
         return names.split(",") if names else []
+
+    def free_names(self) -> list[str]:
+        """A name for each unconstrained number, by its parameter."""
+        return str(self._library.bs_param_unc_names(self.handle).decode()).split(",")
 
     def address(self, name: str) -> int:
         """Where a function of the library is."""

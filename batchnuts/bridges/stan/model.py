@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import CFunction, for_jax, library_of, registered
 from batchnuts.bridges.errors import names_in_files
-from batchnuts.bridges.stan.columns import Block, blocks_of
+from batchnuts.bridges.stan.columns import Block, blocks_of, index_from_0
 from batchnuts.bridges.stan.data import StanData, read_data
 from batchnuts.bridges.stan.engines import ENGINES, Engine, choose, line_of
 from batchnuts.bridges.stan.library import (
@@ -74,7 +74,7 @@ def from_stan(
     try:
         stan = compiled.stan
     except StanError as error:
-        raise ModelError(f"Model {title!r}: {_refused(str(error), source)}.") from None
+        raise ModelError(f"Model {title!r}: {_refused(str(error), source, values)}.") from None
     if not stan.dimension:
         raise ModelError(f"Model {title!r} has no parameters, so there is nothing to sample.")
     with without_prints():
@@ -154,17 +154,28 @@ def _source(
     return source, path.stem, [*(Path(folder) for folder in include_paths), path.resolve().parent]
 
 
-def _refused(message: str, source: str) -> str:
-    """Why there is no model of a program and its data, with the line of what the message names."""
+def _refused(message: str, source: str, data: Mapping[str, Any]) -> str:
+    """Why there is no model of a program and its data, with the line of what the message names, and what to do."""
     message = message.rstrip(".")
     if lacking := re.search(r"unsupported function (\w+)", message):
-        return f"stanli {STAN.version()} lacks Stan's function {lacking[1]}{line_of(source, lacking[1])}"
-    named = re.search(r"variable name=(\w+)|data variable (\w+)|check: (\w+)", message)
+        where = ", for the arguments that generated quantities give it" if message.startswith("generated") else ""
+        return (
+            f"stanli {STAN.version()} lacks Stan's function {lacking[1]}{where}{line_of(source, lacking[1])}: write it "
+            "with other functions"
+        )
+    named = re.search(r"variable name=(\w+)|data variable (\w+)|check: (\w+)|unknown int (\w+)", message)
     name = "" if named is None else next(filter(None, named.groups()))
     declared = [
         number for number, line in enumerate(source.splitlines(), 1) if name and re.search(rf"\b{name}\b\s*[;=]", line)
     ]
-    return f"Stan refuses its data: {message}{f' (declared in line {declared[0]})' if declared else ''}"
+    where = f" (declared in line {declared[0]})" if declared else ""
+    if name and name not in data and "unknown" in message:
+        unused = [given for given in data if not re.search(rf"\b{re.escape(given)}\b", source)]
+        given = f"; given, and not in the program: {', '.join(unused)}" if unused else ""
+        return f"its data have no {name!r}{where}{given if data else ': no data were given'}"
+    if "non-int values" in message:
+        where += ": Stan's `int` takes no number with a decimal point, not even 3.0; write 3 (NumPy: astype(int))"
+    return f"Stan refuses its data: {message}{where}"
 
 
 # ---- functions of C --------------------------------------------------------------------------------------------------
@@ -354,7 +365,8 @@ class Unconstrained:
 def _parameters(compiled: Compiled) -> NamedParameters:
     """Those of the program, under their names."""
     blocks = blocks_of(compiled.stan.names(False, False))
-    return NamedParameters({block.name: block.shape for block in blocks}, Unconstrained(compiled, blocks))
+    free_names = tuple(map(index_from_0, compiled.stan.free_names()))
+    return NamedParameters({block.name: block.shape for block in blocks}, Unconstrained(compiled, blocks), free_names)
 
 
 def _data(values: Mapping[str, Any], predicted: Sequence[Block]) -> tuple[dict[str, Any], dict[str, Any]]:

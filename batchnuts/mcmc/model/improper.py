@@ -84,7 +84,10 @@ def _moved(position: NDArray[Any], columns: NDArray[np.int64], to: float) -> NDA
 
 
 def _improper(model: Model, variable: Variable, all_elements: bool, places: NDArray[np.int64]) -> ModelError:
-    name = variable.name if all_elements else variable.free_names()[int(places[0])]
+    name = variable.name
+    if not all_elements or model.parameters is not None:
+        first = sum(other.free for other in model.variables[: model.variables.index(variable)])
+        name = model.free_names()[first + int(places[0])]
     name = re.sub(r"unconstrained\((.*?)\)", r"\1", name)  # the user's own word for it
     return ModelError(
         f"Model {model.name!r}: its log-density does not depend on {name!r}: it has the same value for all values of "

@@ -56,6 +56,10 @@ DATA_GROUPS = ("observed_data", "constant_data", "ground_truth")
 """Fields of a Model that are stored with the draws, as groups of the same names."""
 
 
+_MOST_SHOWN = 20
+"""Variables that `repr` names."""
+
+
 @dataclass(frozen=True, eq=False)
 class OfDraw:
     """All that is computed of a draw, by one function of its flat position and a seed: name -> array by role."""
@@ -387,6 +391,14 @@ class Model(FromLibraries):
             return rng.uniform(-2.0, 2.0, size=(chains, self.dimension)).astype(self.dtype)
         return initialized(self.name, self.initializer, rng, (chains, self.dimension), self.dtype, self._unconstrain)
 
+    def __repr__(self) -> str:
+        """One line: data and functions would fill pages of a notebook."""
+        shapes = self.value_shapes
+        named = [f"{name}{list(shape) if shape else ''}" for name, shape in list(shapes.items())[:_MOST_SHOWN]]
+        more = f", and {len(shapes) - _MOST_SHOWN} more" if len(shapes) > _MOST_SHOWN else ""
+        size = f"{self.dimension} number{'s' * (self.dimension != 1)}"
+        return f"<Model {self.name!r} of {size}, {self.dtype}: {', '.join(named)}{more}>"
+
     def element_names(self) -> list[str]:
         """A name for each element of the values, in order: `mu`, `theta[0]`, `theta[1]`, `matrix[0, 1]`, ...
 
@@ -396,6 +408,8 @@ class Model(FromLibraries):
 
     def free_names(self) -> list[str]:
         """A name for each number of the flat position: `mu`, `unconstrained(tau)`, `unconstrained(theta)[0]`, ..."""
+        if self.parameters is not None and self.parameters.free_names:
+            return list(self.parameters.free_names)
         return [name for variable in self.variables for name in variable.free_names()]
 
     def dims_of(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:

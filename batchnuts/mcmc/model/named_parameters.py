@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,8 @@ class NamedParameters:
     unconstrained: Callable[[Mapping[str, NDArray[np.float64]]], NDArray[np.float64]]
     """A position [dimension] of one value [*shape] for each name. Raises SupportError for one outside of its support.
     """
+    free_names: Sequence[str] = ()
+    """A name for each number of the position, where the library has names for them."""
 
     def positions(self, values: Mapping[str, Any]) -> NDArray[np.float64]:
         """Values [..., *shape] by name to positions [..., dimension]. Raises SupportError."""

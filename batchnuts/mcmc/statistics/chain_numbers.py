@@ -20,5 +20,5 @@ def restarted_in_words(numbers: Sequence[int], restart: object) -> str:
     """That these chains started again in warmup, and why, by the setting `sampler.warmup.restart`; empty for none."""
     if not numbers:
         return ""
-    why = "from where there can be no mode of any weight" if restart == "auto" else "as sampler.warmup.restart asks"
+    why = "from a log-density too low for any mode of weight" if restart == "auto" else "as sampler.warmup.restart asks"
     return f"In warmup {named_chains(numbers)} restarted near others, {why}."
