@@ -22,8 +22,9 @@ from batchnuts.mcmc.execution.metric_draws import DrawsWithGradients
 from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.execution.saved_stretch import SavedChunk, SavedStretch
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow
-from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.kernel.step_size import DualAveraging
 from batchnuts.mcmc.run.lengthen import ended_run
 from batchnuts.mcmc.settings.until import Condition

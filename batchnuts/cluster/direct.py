@@ -19,7 +19,7 @@ from batchnuts.cluster.groups import ChainGroup
 from batchnuts.cluster.messages import SavedGroup, SegmentReport, StorePlan
 from batchnuts.cluster.region import assembled, make_token
 from batchnuts.files.sealed_file import CheckpointError, read_arrays, write_arrays
-from batchnuts.mcmc.kernel.chain_program import Record
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.output.streaming import ZarrRun
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.statistics.chain_means import ChainMeans

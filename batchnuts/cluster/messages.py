@@ -17,8 +17,9 @@ from batchnuts.mcmc.execution.chunk import NOTHING
 from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.execution.saved_stretch import SavedStretch
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction
-from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.storage.place import STATE

@@ -11,7 +11,7 @@ from batchnuts.cluster.errors import ClusterError
 from batchnuts.cluster.messages import TOKEN, StorePlan
 from batchnuts.files.saving import OutputError
 from batchnuts.files.url import Url
-from batchnuts.mcmc.kernel.chain_program import Record
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.storage.draws import statistics
 from batchnuts.mcmc.storage.layout import Layout
 from batchnuts.mcmc.storage.place import Place

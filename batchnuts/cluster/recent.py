@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.cluster.messages import Rows
-from batchnuts.mcmc.kernel.chain_program import Record
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.storage.contract import LaneRows, Storage
 from batchnuts.mcmc.storage.memory import MemoryStorage
 

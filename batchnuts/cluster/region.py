@@ -16,7 +16,7 @@ from typing_extensions import override
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.cluster.messages import TOKEN, Rows, SavedRegion
 from batchnuts.cluster.recent import PassedOn, new_rows
-from batchnuts.mcmc.kernel.chain_program import Record
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.statistics.chain_means import ChainMeans
 from batchnuts.mcmc.storage.contract import LaneRows
 from batchnuts.mcmc.storage.divergent import divergences_of_block, put_divergences

@@ -22,8 +22,9 @@ from batchnuts.mcmc.execution.chunk_plan import Chunking
 from batchnuts.mcmc.execution.runner import Counts, UnboundedDensity
 from batchnuts.mcmc.execution.saved_stretch import restored_attempt, saved_attempt
 from batchnuts.mcmc.execution.window_reduction import reduce_window
-from batchnuts.mcmc.kernel.chain_program import Record, counted
+from batchnuts.mcmc.kernel.chain_program import counted
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.model.check_model import UnboundedDensityError, density_failure
 from batchnuts.mcmc.model.data_argument import leaves_of
 from batchnuts.mcmc.model.model import ModelError

@@ -35,8 +35,9 @@ from batchnuts.mcmc.execution.runner import (
     UnboundedDensity,
 )
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow, joined
-from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record, counted, empty_records
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, counted
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
+from batchnuts.mcmc.kernel.sample_statistics import Record, empty_records
 from batchnuts.mcmc.run.run import Run
 from batchnuts.mcmc.storage.contract import LaneRows, MakeStorage, Storage
 

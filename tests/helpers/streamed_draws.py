@@ -11,7 +11,7 @@ from fake_run import make_draws
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.files.url import OutputLocation
-from batchnuts.mcmc.kernel.chain_program import Record
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.model import Model, Variable
 from batchnuts.mcmc.model.supports import Lower

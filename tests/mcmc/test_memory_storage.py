@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from batchnuts.autobatch.machine import map_leaves
-from batchnuts.mcmc.kernel.chain_program import Record, empty_records
+from batchnuts.mcmc.kernel.sample_statistics import Record, empty_records
 from batchnuts.mcmc.storage.contract import LaneRows
 from batchnuts.mcmc.storage.memory import MemoryStorage
 

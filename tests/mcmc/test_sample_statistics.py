@@ -7,8 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from batchnuts.mcmc.kernel.chain_program import Record, empty_records
-from batchnuts.mcmc.kernel.sample_statistics import SAMPLE_STATISTICS, STATISTIC_NAMES, draw_bytes
+from batchnuts.mcmc.kernel.sample_statistics import (
+    SAMPLE_STATISTICS,
+    STATISTIC_NAMES,
+    Record,
+    draw_bytes,
+    empty_records,
+)
 from batchnuts.mcmc.storage.draws import statistics
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "output.md"
@@ -17,6 +22,7 @@ RECORDED = {s.name for s in SAMPLE_STATISTICS if s.is_recorded}
 
 def test_a_record_has_the_recorded_ones_and_both_positions() -> None:
     assert set(Record._fields) == RECORDED | {"position", "last_position"}
+    assert set(STATISTIC_NAMES) - {"reached_max_treedepth"} == RECORDED
     assert len(set(STATISTIC_NAMES)) == len(STATISTIC_NAMES)
 
 

@@ -13,7 +13,7 @@ import pytest
 from batchnuts.autobatch import ops
 from batchnuts.mcmc.diagnostics.diagnose import diagnose
 from batchnuts.mcmc.execution.runner import Counts
-from batchnuts.mcmc.kernel.chain_program import Record, empty_records
+from batchnuts.mcmc.kernel.sample_statistics import Record, empty_records
 from batchnuts.mcmc.model.library_choice import density_library_of
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.model.natural_parameters import NaturalParameters, natural_parameters

@@ -21,7 +21,7 @@ from typing import Any
 
 from batchnuts.files.sealed_file import CheckpointError, read_checkpoint, write_checkpoint
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
-from batchnuts.mcmc.kernel.chain_program import Record
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.storage.logged import LoggedStorage
 from batchnuts.mcmc.storage.place import STATE_FOLDER
 from batchnuts.process.signals import say

@@ -21,7 +21,8 @@ from batchnuts.mcmc.execution.runner import (
     UnboundedDensity,
 )
 from batchnuts.mcmc.execution.window_reduction import Reduction
-from batchnuts.mcmc.kernel.chain_program import CARRIED, ChainInputs, ChainResult, Record, counted
+from batchnuts.mcmc.kernel.chain_program import CARRIED, ChainInputs, ChainResult, counted
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 from batchnuts.mcmc.storage.contract import LaneRows, MakeStorage, Storage
 from batchnuts.mcmc.storage.draws import Arrangement

@@ -27,7 +27,8 @@ from batchnuts.mcmc.execution.runner import Interrupted, Report, Runner, Running
 from batchnuts.mcmc.execution.saved_stretch import SavedStretch, restored_attempt, saved_attempt
 from batchnuts.mcmc.execution.window_reduction import Reduction
 from batchnuts.mcmc.execution.workers import Workers
-from batchnuts.mcmc.kernel.chain_program import ChainInputs, Record
+from batchnuts.mcmc.kernel.chain_program import ChainInputs
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 from batchnuts.mcmc.storage.contract import MakeStorage
 from batchnuts.mcmc.storage.draws import Arrangement

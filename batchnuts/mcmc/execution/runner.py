@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction
-from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
 from batchnuts.mcmc.storage.draws import Arrangement
 from batchnuts.mcmc.storage.memory import MemoryStorage

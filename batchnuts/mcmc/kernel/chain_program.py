@@ -1,4 +1,4 @@
-"""The program of a run, written for one chain: a stretch of transitions, and the record that it makes of each."""
+"""The program of a run, written for one chain: a stretch of transitions, and the making of each one's `Record`."""
 
 from __future__ import annotations
 
@@ -7,31 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from batchnuts.autobatch import BatchedFunction, batch, ops, random, write
-from batchnuts.mcmc.kernel.sample_statistics import SAMPLE_STATISTICS
+from batchnuts.mcmc.kernel.sample_statistics import Record, empty_records
 from batchnuts.mcmc.kernel.step_size import StepSizeAdaptation, changed_if
 
 Array = Any
-
-
-class Record(NamedTuple):
-    """The record of a transition: the new position, the recorded SAMPLE_STATISTICS, and `last_position`.
-
-    In the buffers of a run every array has a leading transition axis.
-    """
-
-    position: Array
-    lp: Array
-    energy: Array
-    acceptance_rate: Array
-    step_size: Array
-    tree_depth: Array
-    n_steps: Array
-    diverging: Array
-    energy_error: Array
-    max_energy_error: Array
-    index_in_trajectory: Array
-    last_position: Array
-    """Transition.last_position where asked for, else ()."""
 
 
 class ChainInputs(NamedTuple):
@@ -123,16 +102,6 @@ CARRIED = ("position", "log_density", "gradient", "adaptation", *COUNTED)
 def counted(ends: ChainResult) -> dict[str, Array]:
     """Copies of what was counted so far, [chains], by name."""
     return {name: np.array(getattr(ends, name)) for name in COUNTED}
-
-
-def empty_records(capacity: int, dimension: int, dtype: str, divergences: bool = False) -> Record:
-    """Buffers for one chain, all zero: positions [capacity, dimension], the others [capacity].
-
-    divergences: whether last positions are recorded.
-    """
-    arrays = {s.name: np.zeros(capacity, s.dtype_of(dtype)) for s in SAMPLE_STATISTICS if s.is_recorded}
-    positions = np.zeros((capacity, dimension), dtype)
-    return Record(position=positions, last_position=positions.copy() if divergences else (), **arrays)
 
 
 def make_chain(

@@ -14,7 +14,7 @@ from batchnuts.autobatch.machine import map_leaves
 from batchnuts.files.saving import OutputError
 from batchnuts.files.sealed_file import read_arrays
 from batchnuts.files.url import OutputLocation
-from batchnuts.mcmc.kernel.chain_program import Record
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.model import DATA_GROUPS, Model
 from batchnuts.mcmc.output.datasets import (

@@ -22,7 +22,7 @@ from batchnuts.files.saving import OutputError
 from batchnuts.files.sealed_file import read_arrays, write_arrays
 from batchnuts.mcmc.diagnostics.summary_group import summary_group
 from batchnuts.mcmc.diagnostics.verdict import labelled_elements
-from batchnuts.mcmc.kernel.chain_program import Record
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.model.supports import elements_that_vary

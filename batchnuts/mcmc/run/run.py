@@ -24,9 +24,10 @@ from batchnuts.mcmc.execution.model_description import described, made_with
 from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.execution.runner import Counts, Interrupted, Runner, RunningStretch, UnboundedDensity
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction, reduce_window
-from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult, Record
+from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.kernel.make_transition import make_adaptation
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters, unit_metric
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.model.check_model import UnboundedDensityError, density_failure, refuse_unbounded
 from batchnuts.mcmc.model.data_argument import leaves_of
 from batchnuts.mcmc.model.library_choice import DensityLibrary

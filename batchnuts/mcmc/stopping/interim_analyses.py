@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.execution.runner import Counts, RunningStretch
-from batchnuts.mcmc.kernel.chain_program import ChainResult, Record
+from batchnuts.mcmc.kernel.chain_program import ChainResult
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.model.natural_parameters import NaturalParameters, natural_parameters

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.kernel.chain_program import Record
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.storage.place import STATE, Place
 
 DIVERGENCES = f"{STATE}/divergences"

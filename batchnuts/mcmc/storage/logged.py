@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.files.sealed_file import CheckpointError, read_arrays, write_arrays
-from batchnuts.mcmc.kernel.chain_program import Record
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.storage.memory import MemoryStorage
 
 PART = "expected a part of a checkpoint of batchnuts"

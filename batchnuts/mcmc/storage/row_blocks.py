@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.files.sealed_file import read_arrays, write_arrays
-from batchnuts.mcmc.kernel.chain_program import Record
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.storage.logged import PART
 
 

@@ -24,7 +24,7 @@ from typing_extensions import override
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.files.saving import OutputError, reason_of
 from batchnuts.files.sealed_file import CheckpointError, read_arrays, write_arrays
-from batchnuts.mcmc.kernel.chain_program import Record
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.statistics.chain_means import ChainMeans
 from batchnuts.mcmc.storage.contract import LaneRows, Storage
 from batchnuts.mcmc.storage.logged import PART, LoggedStorage
