@@ -20,10 +20,11 @@ from batchnuts.mcmc.model.natural_parameters import NaturalParameters, natural_p
 from batchnuts.mcmc.model.parameters import positive, real
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 from batchnuts.mcmc.settings.superchains import superchain_of
-from batchnuts.mcmc.settings.until import Condition, Until
+from batchnuts.mcmc.settings.until import CONDITIONS, Condition, Until
 from batchnuts.mcmc.statistics.nested_rhat import nested_of
 from batchnuts.mcmc.statistics.reductions import NESTED, in_order, reduce_draws
 from batchnuts.mcmc.stopping import stopping_rule
+from batchnuts.mcmc.stopping.conditions import CONDITION_KINDS
 from batchnuts.mcmc.stopping.interim_analyses import Ended, InterimAnalyses
 from batchnuts.mcmc.stopping.stopping_rule import Decision, StoppingRule
 from batchnuts.settings.schema import SettingsError
@@ -44,6 +45,11 @@ def draws(length: int = 40, seed: int = 0) -> np.ndarray:
 
 
 FOUND = diagnose(draws(), NAMES).columns
+
+
+def test_every_condition_that_can_be_set_has_an_entry() -> None:
+    assert tuple(CONDITION_KINDS) == CONDITIONS
+    assert set(CONDITIONS) <= set(Until.model_fields)
 
 
 @pytest.mark.parametrize("max_draws", [1, 4, 5, 10, 11, 100, 10_000])

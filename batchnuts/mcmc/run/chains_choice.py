@@ -25,8 +25,8 @@ from batchnuts.mcmc.run.forecast import Size, memory_problem
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.settings.superchains import count_superchains
 from batchnuts.mcmc.settings.until import Until
-from batchnuts.mcmc.statistics.quantile_functions import chi_squared_exceeded
-from batchnuts.mcmc.stopping.stopping_rule import WORDS, StoppingRule
+from batchnuts.mcmc.stopping.conditions import CONDITION_KINDS
+from batchnuts.mcmc.stopping.stopping_rule import StoppingRule
 from batchnuts.mcmc.warmup.windows import likely_transitions
 from batchnuts.settings.schema import SettingsError, in_words
 
@@ -136,25 +136,18 @@ def _candidate(sampler: SamplerSettings, seconds: float, dimension: int) -> Cand
 def draws_together(until: Until, groups: int, columns: int) -> float:
     """How many draws of all chains together what is asked takes.
 
-    groups: chains or superchains, compared by R-hat in so many columns. Where one of t draws is effective, the square
-    of R-hat of groups that have converged is about 1 + 2 (q t - 1) / n for n draws in each of them
-    (docs/how_many_chains.md): q is 1 on average; the largest of many columns has a chi-squared number, over its degrees
-    of freedom, with one for each half of a chain. Superchains count as one column: what R-hat of them may be is not so
-    strict (`RhatNoise.asked`).
+    groups: chains or superchains, where a condition compares them, in so many columns.
     """
-    needed = [float(getattr(until, name)) / EFFICIENCY for name in until.conditions if name in WORDS]
-    if until.rhat is not None:
-        freedom = 2 * groups - 1
-        largest = chi_squared_exceeded(0.5 / columns, freedom) / freedom if columns > 1 else 1.0
-        needed.append(groups * 2 * (largest / EFFICIENCY - 1) / (until.rhat**2 - 1))
+    needed = [
+        CONDITION_KINDS[name].draws_together(float(getattr(until, name)), EFFICIENCY, groups, columns)
+        for name in until.conditions
+    ]
     return max(needed)
 
 
 def _reason(sampler: SamplerSettings, best: Candidate, table: Sequence[Candidate], cores: int) -> str:
     assert sampler.until is not None
-    asked = [f"{WORDS[name]} >= {getattr(sampler.until, name):g}" for name in sampler.until.conditions if name in WORDS]
-    if sampler.until.rhat is not None:
-        asked.append(f"R-hat < {sampler.until.rhat:g}")
+    asked = [CONDITION_KINDS[name].asked(getattr(sampler.until, name)) for name in sampler.until.conditions]
     place = table.index(best)
     others = [
         f"{neighbour.chains} chains {neighbour.cost / best.cost:.1f} times as long"

@@ -11,7 +11,8 @@ from pydantic import Field, model_validator
 from batchnuts.settings.schema import Settings
 
 CONDITIONS = ("ess_bulk", "ess_tail", "rhat")
-"""What must hold of the draws; all of those that are set, on all parameters that are looked at."""
+"""What must hold of the draws; all of those that are set, on all parameters that are looked at. How each is judged, and
+its words: `stopping/conditions.py`."""
 
 LIMITS = ("seconds", "gradients")
 """What ends sampling in any case."""

@@ -21,6 +21,7 @@ from batchnuts.mcmc.model.natural_parameters import NaturalParameters, natural_p
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.settings.superchains import count_superchains
 from batchnuts.mcmc.settings.until import Condition
+from batchnuts.mcmc.stopping.conditions import CONDITION_KINDS
 from batchnuts.mcmc.stopping.limits import reason_of_seconds, seconds_left
 from batchnuts.mcmc.stopping.stopping_rule import START, Decision, StoppingRule
 from batchnuts.settings.schema import SettingsError
@@ -31,14 +32,16 @@ def interim_analyses_of(
 ) -> InterimAnalyses | None:
     """Those of a run with `sampler.until`, else None.
 
-    Raises SettingsError for names that the model does not have, and for a condition on R-hat of one chain.
+    Raises SettingsError for names that the model does not have, and for a condition that compares chains, of one chain.
     """
     if sampler.until is None:
         return None
-    if sampler.until.rhat is not None and sampler.chain_count < 2:
+    comparing = [CONDITION_KINDS[name] for name in sampler.until.conditions if CONDITION_KINDS[name].compares_chains]
+    if comparing and sampler.chain_count < 2:
+        kind = comparing[0]
         raise SettingsError(
-            f"sampler.until.rhat: found {sampler.until.rhat:g} with one chain; R-hat compares chains, so expected "
-            "null, or sampler.chains of at least 2"
+            f"sampler.until.{kind.name}: found {getattr(sampler.until, kind.name):g} with one chain; {kind.words} "
+            "compares chains, so expected null, or sampler.chains of at least 2"
         )
     key, names = "sampler.until.parameters", sampler.until.parameters
     parameters = natural_parameters(model, density_library, execution, sampler.seed, names, key)

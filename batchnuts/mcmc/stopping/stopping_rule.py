@@ -1,4 +1,4 @@
-"""When the draws suffice, or cannot (limits.py has the limits): a function of the first draws of all chains.
+"""When the draws suffice, or cannot: a function of the first draws of all chains (conditions.py, limits.py).
 
 The rule is asked at interim analyses, after numbers of draws n_1 < n_2 < ... that are fixed before the run. At n_k it
 sees exactly the first n_k draws of every chain, and if it ends the run, the result has exactly these draws. Chains are
@@ -24,23 +24,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.settings.superchains import superchain_of
 from batchnuts.mcmc.settings.until import Condition, Until
 from batchnuts.mcmc.statistics.chain_moments import MINIMUM_DRAWS
 from batchnuts.mcmc.statistics.chain_numbers import named_chains
 from batchnuts.mcmc.statistics.convergence import convergence
-from batchnuts.mcmc.statistics.nested_rhat import nested_of
-from batchnuts.mcmc.statistics.reductions import NESTED, in_order, reduce_draws
 from batchnuts.mcmc.statistics.rounding import vary_beyond_rounding
 from batchnuts.mcmc.statistics.stuck_chains import PERSISTENCE_LIMIT, find_stuck
+from batchnuts.mcmc.stopping.conditions import CONDITION_KINDS, ConditionKind
 from batchnuts.mcmc.stopping.limits import reason_of_gradients
 
 GROWTH = 1.25
 """The factor between interim analyses: with 1.25, all together cost at most five times the last one, and a run makes at
 most a quarter more draws than it needs."""
-
-ESS_DRAWS = 10
-"""With fewer draws, halves of chains have too few lags: the estimate then ignores autocorrelation, and is too high."""
 
 SOONER = 2.0
 """How much sooner than in proportion to the draws a condition may come to hold; it is not looked at before."""
@@ -54,9 +49,6 @@ VALUES_AT_ONCE = 200_000
 STUCK_FOR, FEWEST_STUCK_DRAWS = 4, 100
 """Times as many draws as those at which chains were first found to be stuck, and the fewest draws of each chain, after
 which a condition on R-hat cannot be met."""
-
-WORDS = {"ess_bulk": "bulk ESS", "ess_tail": "tail ESS"}
-"""Conditions on effective sample sizes, in messages."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +94,21 @@ class StoppingRule:
     @property
     def first_point(self) -> int:
         """With fewer draws the conditions cannot be judged."""
-        return ESS_DRAWS if set(WORDS) & set(self.until.conditions) else MINIMUM_DRAWS
+        return max((kind.fewest_draws for kind in self.kinds), default=MINIMUM_DRAWS)
+
+    @property
+    def kinds(self) -> tuple[ConditionKind, ...]:
+        """Those of the conditions that are set."""
+        return tuple(CONDITION_KINDS[name] for name in self.until.conditions)
+
+    @property
+    def comparing(self) -> ConditionKind | None:
+        """The condition that compares chains, if one does."""
+        return next((kind for kind in self.kinds if kind.compares_chains), None)
+
+    def wanted(self, kind: ConditionKind) -> float:
+        """What is asked for."""
+        return float(getattr(self.until, kind.name))
 
     def interim_analyses(self, max_draws: int) -> tuple[int, ...]:
         """The numbers of draws of each chain at which the rule is asked; the last one is `max_draws`.
@@ -127,8 +133,8 @@ class StoppingRule:
             decision = self._first_missing(draws, last)
             if not decision.missing:
                 return replace(decision, reason=f"{self._met(decision.conditions)} {when}")
-            if self.until.rhat is not None:
-                decision = self._hopeless(draws, last, decision)
+            if self.comparing is not None:
+                decision = self._hopeless(draws, last, decision, self.comparing.words)
                 if decision.reason is not None:
                     return decision
         reason = reason_of_gradients(self.until, gradients, draws.shape[1])
@@ -145,8 +151,11 @@ class StoppingRule:
             draws[:, :, columns[constant]] = low[constant]
         return draws
 
-    def _hopeless(self, draws: NDArray[Any], last: Decision, decision: Decision) -> Decision:
-        """The decision, with when chains were first found to be stuck; the run ends once they have been for long."""
+    def _hopeless(self, draws: NDArray[Any], last: Decision, decision: Decision, words: str) -> Decision:
+        """The decision, with when chains were first found to be stuck; the run ends once they have been for long.
+
+        words: the statistic that compares chains.
+        """
         mask = find_stuck(draws, VALUES_AT_ONCE).mask
         if not mask.any():
             return decision
@@ -159,7 +168,7 @@ class StoppingRule:
         subject = named_chains(numbers)
         stay = "has stayed away" if len(numbers) == 1 else "have stayed away"
         reason = (
-            f"R-hat cannot be met, because {subject} {stay} from all others since draw {since}, after {length} draws"
+            f"{words} cannot be met, because {subject} {stay} from all others since draw {since}, after {length} draws"
         )
         return replace(decision, reason=f"{reason} of each chain")
 
@@ -169,18 +178,13 @@ class StoppingRule:
         subject = (
             f"{', '.join(names)} {'has' if len(names) == 1 else 'have'}" if names else "all sampled parameters have"
         )
-        clauses = [f"{WORDS[name]} >= {getattr(self.until, name):g}" for name in self.until.conditions if name in WORDS]
-        if self.until.rhat is not None:
-            limit = f"{self.until.rhat:g}"
-            rhat = next((condition for condition in conditions if condition.name == "rhat"), None)
-            if rhat is not None and rhat.found >= self.until.rhat:  # by what chance lets expect of so few draws
-                limit = f"{rhat.wanted:.4f} (worst {rhat.found:.4f}; {self.until.rhat:g} plus what chance allows)"
-            clauses.append(f"{'nested ' * self.nested}R-hat < {limit}")
+        found = {condition.name: condition for condition in conditions}
+        clauses = [kind.held(self.wanted(kind), found.get(kind.name), self.nested) for kind in self.kinds]
         return f"{subject} {' and '.join(filter(None, [', '.join(clauses[:-1]), clauses[-1]]))}"
 
     def conditions(self) -> tuple[Condition, ...]:
         """The conditions that are asked for, without values."""
-        return tuple(Condition(name, math.nan, float(getattr(self.until, name))) for name in self.until.conditions)
+        return tuple(Condition(kind.name, math.nan, self.wanted(kind)) for kind in self.kinds)
 
     def _first_missing(self, draws: NDArray[Any], last: Decision) -> Decision:
         """The worst coefficient of the first part of them that has one of which a condition does not hold, and which;
@@ -196,7 +200,7 @@ class StoppingRule:
         parts = [order[:1], *(order[start : start + width] for start in range(1, count, width))]
         for part, conditions in itertools.product(parts, self._together()):
             statistics, bounds = self._statistics(draws[:, :, part], conditions)
-            short = np.stack([_shortfall(name, statistics[name], bounds[name]) for name in conditions])
+            short = np.stack([CONDITION_KINDS[name].shortfall(statistics[name], bounds[name]) for name in conditions])
             if self.may_be_constant:
                 short[:, np.isnan(statistics[conditions[0]]) & np.array(self.may_be_constant)[part]] = -np.inf
             for condition, of_all in zip(conditions, short, strict=True):
@@ -219,7 +223,7 @@ class StoppingRule:
                     *_when({c: at_worst[c] for c in failing}, length),
                 )
         all_conditions = self._current_conditions(worst, last)
-        if self.until.rhat is not None:
+        if self.comparing is not None:
             return self._stuck(draws, likely, all_conditions)
         return Decision(None, likely, conditions=all_conditions)
 
@@ -254,56 +258,39 @@ class StoppingRule:
 
     def _together(self) -> list[tuple[str, ...]]:
         """The conditions, those together that share what they are computed from; nested R-hat shares nothing."""
-        sizes = tuple(name for name in self.until.conditions if name in WORDS)
-        rhat = ("rhat",) * ("rhat" in self.until.conditions)
-        return [part for part in ((sizes, rhat) if self.nested else (sizes + rhat,)) if part]
+        apart = tuple(kind.name for kind in self.kinds if not kind.compares_chains)
+        comparing = tuple(kind.name for kind in self.kinds if kind.compares_chains)
+        return [part for part in ((apart, comparing) if self.nested else (apart + comparing,)) if part]
 
     def _statistics(
         self, draws: NDArray[Any], conditions: tuple[str, ...]
     ) -> tuple[dict[str, NDArray[np.float64]], dict[str, NDArray[np.float64]]]:
-        """By condition, of each coefficient: its value, and its bound, which sizes must reach and R-hat be below.
-
-        Nested R-hat may exceed what is asked for by what chance lets expect (`RhatNoise.limits_for`).
-        """
-        bounds = {name: np.full(draws.shape[2], float(getattr(self.until, name))) for name in conditions}
-        if "rhat" not in conditions:
-            return convergence(draws, conditions), bounds
-        if self.nested:
-            reduced = reduce_draws(in_order(draws), {NESTED})
-            nested = nested_of(reduced, superchain_of(self.chains, self.superchains))
-            return {"rhat": nested.rhat}, {"rhat": nested.noise.limits_for(bounds["rhat"][0])}
-        statistics = convergence(draws, [*conditions, "r_hat"])
-        return {**statistics, "rhat": statistics["r_hat"]}, bounds
+        """By condition, of each coefficient: its value, and its bound (see ConditionKind)."""
+        kinds = [CONDITION_KINDS[name] for name in conditions]
+        if self.nested and kinds[0].compares_chains:
+            pairs = {kind.name: kind.of_superchains(draws, self.superchains, self.wanted(kind)) for kind in kinds}
+            return {name: pair[0] for name, pair in pairs.items()}, {name: pair[1] for name, pair in pairs.items()}
+        statistics = convergence(draws, [kind.statistic for kind in kinds])
+        bounds = {kind.name: np.full(draws.shape[2], self.wanted(kind)) for kind in kinds}
+        return {kind.name: statistics[kind.statistic] for kind in kinds}, bounds
 
     def _unmet(self, name: str, condition: str, value: float, bound: float) -> str:
         """A clause that says that a condition does not hold of a coefficient."""
         if np.isnan(value):
             return f"{name} did not move, or is not finite"
-        if condition == "rhat":
-            return f"{'nested ' * self.nested}R-hat of {name} is {value:.4f} (wanted below {bound:.4f})"
-        return f"{WORDS[condition]} of {name} is {value:.0f} (wanted {bound:g})"
-
-
-def _shortfall(condition: str, values: NDArray[np.float64], bounds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How far each coefficient is from a condition; above 0 where it does not hold."""
-    if condition == "rhat":
-        short = np.maximum(values - bounds, np.where(values < bounds, -np.inf, np.finfo(float).tiny))
-    else:
-        short = np.log(bounds / values)
-    return np.where(np.isnan(values), np.inf, short)
+        return CONDITION_KINDS[condition].unmet(name, value, bound, self.nested)
 
 
 def _when(failing: dict[str, tuple[float, float]], draws: int) -> tuple[float, float]:
     """The draws of each chain before which conditions that do not hold of a coefficient are unlikely to hold, and those
     at which they are expected to (infinite where it never moved).
 
-    failing: by condition, value and bound. Effective sizes grow in proportion to the draws. The excess of
-    R-hat over 1 falls at least so, and with the square of the draws where it is what is left of the start.
+    failing: by condition, value and bound.
     """
     least, expected = [1.0], [1.0]
     for condition, (value, bound) in failing.items():
-        factor = (value**2 - 1.0) / (bound**2 - 1.0) if condition == "rhat" else bound / value
+        at_least, factor = CONDITION_KINDS[condition].factors(value, bound)
         expected.append(math.inf if math.isnan(factor) else factor)
-        least.append(math.sqrt(factor) if condition == "rhat" else factor)
+        least.append(at_least)
     largest = max((factor for factor in least if not math.isnan(factor)), default=1.0)
     return draws * min(largest / SOONER, LONGEST_WAIT), draws * max(expected)
