@@ -11,11 +11,10 @@ last, lead to all of it in one instant.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,15 +25,11 @@ from batchnuts.files.sealed_file import CheckpointError
 from batchnuts.files.url import OutputLocation, Url
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
 from batchnuts.mcmc.diagnostics import kept_diagnostics
-from batchnuts.mcmc.execution.chain_states import ChainStates, InDraws
-from batchnuts.mcmc.execution.runner import Counts
-from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
+from batchnuts.mcmc.run.saving_and_resuming import saved_of_file
 from batchnuts.mcmc.statistics.chain_means import ChainMeans
 from batchnuts.mcmc.statistics.draw_blocks import VariableBlock
 from batchnuts.mcmc.statistics.rounding import rounding_of
-from batchnuts.mcmc.storage.draws import WarmupReport, WindowTuning
 from batchnuts.mcmc.storage.earlier_run import read_groups
-from batchnuts.mcmc.storage.history import HistoryKeeper
 from batchnuts.mcmc.storage.layout import GROUP_OF_FUNCTION
 from batchnuts.mcmc.storage.place import LocalPlace
 from batchnuts.mcmc.storage.stored_run import is_zarr, open_zarr
@@ -99,73 +94,10 @@ def ended_run(path: OutputLocation, further_draws: int) -> EndedRun:
         raise refused(f"it was written by an earlier version, and has no attribute {missing[0]}")
     if about["interrupted"]:
         raise refused("it was interrupted, and has no checkpoint; it would be another run")
-    arrays = {str(name): array.values for name, array in adaptation.data_vars.items()}
-    draws, dtype = int(about["draws_complete"]), about["dtype"]
+    draws = int(about["draws_complete"])
     if stats.sizes["draw"] != draws:
         raise refused("some of its draws were not saved (output.thin)")
-    config = json.loads(about["config"])
-    config["sampler"] |= {"draws": draws + further_draws, "until": None, "chains": len(arrays["last_position"])}
-    metric = MetricParameters(
-        about["metric"],
-        arrays["inverse_mass"],
-        arrays.get("metric_eigenvectors", np.zeros((arrays["last_position"].shape[1], 0))),
-        arrays.get("metric_eigenvalues", np.zeros(0)),
-    )
-    position, log_density = arrays["last_position"], stats["lp"][:, -1].values
-    gradient = arrays.get("last_gradient", np.full_like(position, np.nan))
-    inverse_mass = np.broadcast_to(metric.inverse_mass.astype(dtype), position.shape)
-    states = ChainStates(
-        position, log_density, gradient, metric, inverse_mass, arrays["step_size"], int(about["warmup"])
-    )
-    outliers, restarted, late = (
-        tuple(int(number) for number in about.get(f"{which}_chains", "").split(", ") if number)
-        for which in ("outlier", "restarted", "late")
-    )
-    agreed = None if about["warmup_agreed"] < 0 else bool(about["warmup_agreed"])
-    columns = (arrays.get(f"window_{name}", ()) for name in ("transitions", "step_size", "variance"))
-    windows = tuple(WindowTuning(int(transitions), *rest) for transitions, *rest in zip(*columns, strict=True))
-    warmup = WarmupReport(
-        int(about["warmup"]),
-        about["warmup_ended"],
-        agreed,
-        outliers,
-        windows,
-        restarted,
-        late,
-        int(about.get("starts_not_numbers", 0)),
-    )
-    useful = int(stats.attrs["useful_gradients"])
-    counts = Counts(useful_gradients=useful, executed_gradients=round(useful / max(stats.attrs["utilization"], 1e-9)))
-    history, phases = HistoryKeeper(), {"compile": Counts(), "warmup": Counts(), "sampling": counts}
-    if "progress" in groups:
-        history = HistoryKeeper.of({str(name): column.values for name, column in groups["progress"].items()})
-        phases |= {row.phase: Counts(*row[2:]) for row in history.rows}  # the last of each
-        warmup_counts = phases["warmup"]
-        phases["sampling"] = replace(
-            phases["sampling"],
-            transitions=0,  # chains count on from where they were
-            useful_gradients=useful - warmup_counts.useful_gradients,
-            executed_gradients=counts.executed_gradients - warmup_counts.executed_gradients,
-        )
-    saved = SavedRun(
-        config=config,
-        made_with=json.loads(about["made_with"]),
-        model=json.loads(about["model_described"]),
-        chains=len(position),
-        chains_reason=about.get("chains_reason", ""),
-        backend=about["backend"],
-        place=InDraws(states, warmup, draws),
-        density=(log_density, gradient),
-        tuning=None,
-        seconds={phase: float(about[f"{phase}_time"]) for phase in ("compile", "warmup", "sampling")},
-        counts=phases,
-        elapsed=0.0,
-        stretch=None,
-        parts=(),
-        interim_analyses=None,
-        history=history,
-    )
-    return EndedRun(path, draws, saved)
+    return EndedRun(path, draws, saved_of_file(stats, adaptation, groups.get("progress"), further_draws))
 
 
 def joined(ended: EndedRun, further: Mapping[str, xarray.Dataset]) -> dict[str, xarray.Dataset]:

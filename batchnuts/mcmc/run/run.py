@@ -20,7 +20,6 @@ from batchnuts.mcmc.checkpoint.saved_run import SavedRun
 from batchnuts.mcmc.execution.chain_states import ChainStates, InDraws
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows
 from batchnuts.mcmc.execution.evaluation import GradientService, of_lanes
-from batchnuts.mcmc.execution.model_description import described, made_with
 from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.execution.runner import Counts, Interrupted, Runner, RunningStretch, UnboundedDensity
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction, reduce_window
@@ -33,6 +32,7 @@ from batchnuts.mcmc.model.data_argument import leaves_of
 from batchnuts.mcmc.model.library_choice import DensityLibrary
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.run.chain_execution import ChainExecution, LocalExecution, deepest_of
+from batchnuts.mcmc.run.saving_and_resuming import saved_now
 from batchnuts.mcmc.run.spent import Spent
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.settings.superchains import count_superchains, superchain_of
@@ -42,7 +42,6 @@ from batchnuts.mcmc.starts.tuning import Tuning
 from batchnuts.mcmc.stopping.interim_analyses import InterimAnalyses
 from batchnuts.mcmc.storage.contract import MakeStorage
 from batchnuts.mcmc.storage.draws import Draws, Progress, RunFailed, RunPhase, WarmupReport, statistics
-from batchnuts.mcmc.storage.logged import LoggedStorage
 from batchnuts.mcmc.storage.memory import MemoryStorage
 from batchnuts.mcmc.warmup.pooling import groups_of, pooled_step_sizes
 from batchnuts.mcmc.warmup.windows import Window, check_window, windows_of
@@ -316,33 +315,9 @@ class Run:
             running.pause()
         try:
             keeper.make_folder()
-            keeper.write(self._saved(keeper, running))
+            keeper.write(saved_now(self, keeper, running))
         except OSError as error:
             keeper.failed(error)
-
-    def _saved(self, keeper: Keeper, running: RunningStretch | None) -> SavedRun:
-        if keeper.density is None:
-            keeper.density = self.gradients.evaluate(keeper.place.states.position)
-        saved = None if running is None else running.save()
-        in_draws = isinstance(keeper.place, InDraws) and saved is not None and self.checks is not None
-        return SavedRun(
-            config=keeper.config,
-            made_with=made_with(self.execution.backend),
-            model=described(self.model),
-            chains=self.sampler.chain_count,
-            chains_reason=self.chains_reason,
-            backend=self.execution.backend,
-            place=keeper.place,
-            density=keeper.density,
-            tuning=self.tuning,
-            seconds=keeper.spent.seconds,
-            counts=keeper.spent.counts,
-            elapsed=time.perf_counter() - keeper.began,
-            stretch=None if saved is None else saved.state,
-            parts=tuple(saved.storage.parts) if saved is not None and isinstance(saved.storage, LoggedStorage) else (),
-            interim_analyses=self.checks.saved if in_draws and self.checks is not None else None,
-            history=self.spent.history,
-        )
 
     def reduced(self, result: ChainResult | ReducedWindow, states: ChainStates, reduction: Reduction) -> ReducedWindow:
         """A window's result, reduced; states: those before it."""

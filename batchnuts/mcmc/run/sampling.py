@@ -5,22 +5,19 @@ positions -> check -> first step size, or an earlier run's -> [window -> pool me
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import random
 from batchnuts.disk_cache.folder import keeping
 from batchnuts.mcmc.checkpoint.keeper import Keeper
-from batchnuts.mcmc.checkpoint.saved_run import SavedRun, require_same, require_same_density
+from batchnuts.mcmc.checkpoint.saved_run import SavedRun
 from batchnuts.mcmc.execution.chain_states import InDraws
-from batchnuts.mcmc.execution.evaluation import Checked
 from batchnuts.mcmc.execution.program_cache import check_disk_cache, give_back
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.model.content import Content
@@ -33,10 +30,11 @@ from batchnuts.mcmc.run.checked_model import checked_model
 from batchnuts.mcmc.run.choose_by_time import choose_by_time
 from batchnuts.mcmc.run.forecast import Size, memory_problem
 from batchnuts.mcmc.run.run import ProgressCallback, Run
+from batchnuts.mcmc.run.saving_and_resuming import Beginning, place_of_saved, resumed
 from batchnuts.mcmc.run.spent import Spent
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts.initialization import Proposals, make_proposals
-from batchnuts.mcmc.starts.tuning import Tuning, read_tuning
+from batchnuts.mcmc.starts.tuning import read_tuning
 from batchnuts.mcmc.stopping.interim_analyses import interim_analyses_of
 from batchnuts.mcmc.storage.contract import Stream
 from batchnuts.mcmc.storage.draws import Draws, Progress
@@ -85,7 +83,7 @@ def run_chains(
     saved = keeper.saved if keeper is not None else ended
     check_disk_cache(execution.cache, goes_on=saved is not None)
     with keeping(execution.cache):
-        begin = _begin(model, sampler, execution, content, streamed) if saved is None else _go_on(model, saved)
+        begin = _begin(model, sampler, execution, content, streamed) if saved is None else resumed(model, saved)
         sampler = with_chains(sampler, begin.chains)
         execution = execution if saved is None else execution.model_copy(update={"backend": saved.backend})
         proposals = begin.proposals or make_proposals(model, sampler, execution, begin.tuning)
@@ -128,20 +126,6 @@ def in_this_process(run: Run, position: NDArray[Any]) -> Iterator[ChainExecution
     yield run.chains
 
 
-@dataclass(frozen=True, eq=False)
-class Beginning:
-    """What a run starts or resumes with: its number of chains, an earlier run's tuning, what was spent, positions."""
-
-    chains: int
-    chains_reason: str
-    tuning: Tuning | None
-    spent: Spent
-    proposals: Proposals | None = None
-    """The starts that are proposed; None: as the settings say."""
-    checked: Checked | None = None
-    """The result of a check of the model, if it was made already."""
-
-
 def _begin(
     model: Model, sampler: SamplerSettings, execution: ExecutionSettings, content: Content, streamed: bool
 ) -> Beginning:
@@ -156,20 +140,6 @@ def _begin(
     return Beginning(chains, reason, tuning, spent, checked=checked)
 
 
-def _go_on(model: Model, saved: SavedRun) -> Beginning:
-    """The beginning of the rest of a run: where its chains were when the stretch began."""
-    require_same(saved, model, saved.backend)
-    spent = Spent(dict(saved.seconds), dict(saved.counts), history=saved.history)
-    spent.began -= saved.history.seconds  # the time between the two processes does not count
-    proposals = functools.partial(_always, saved.place.states.position)
-    return Beginning(saved.chains, saved.chains_reason, saved.tuning, spent, proposals)
-
-
-def _always(position: NDArray[Any], attempt: int) -> NDArray[Any]:
-    """Propose the same position at every attempt."""
-    return position
-
-
 def phases(run: Run, proposals: Proposals, computed: Model) -> Draws:
     """Warmup from starts that were proposed, then draws; or the rest of them. computed: the model with the functions
     whose results are saved."""
@@ -178,11 +148,8 @@ def phases(run: Run, proposals: Proposals, computed: Model) -> Draws:
         states, not_numbers = run.timed("compile", lambda: run.first_states(proposals))
         place: InWarmup | InDraws | None = None
     else:
-        place, states = saved.place, saved.place.states
-        values = run.gradients.evaluate(states.position)
-        require_same_density(saved, values)
-        if np.isnan(states.gradient).all():  # chains had gone beyond what was kept
-            place = replace(place, states=replace(states, gradient=values[1]))
+        place = place_of_saved(saved, run.gradients)
+        states = place.states
         run.use(states.metric)
     runner: Runner | None = None
     try:
