@@ -63,8 +63,7 @@ if TYPE_CHECKING:
     from batchnuts.many.result import open_many
     from batchnuts.mcmc.diagnostics.verdict import check
     from batchnuts.mcmc.execution.program_cache import keep_programs
-    from batchnuts.mcmc.model.model import Model
-    from batchnuts.mcmc.model.parameters import (
+    from batchnuts.mcmc.model.declarations import (
         bijector,
         correlation_cholesky,
         covariance_cholesky,
@@ -79,6 +78,7 @@ if TYPE_CHECKING:
         unit_vector,
         upper,
     )
+    from batchnuts.mcmc.model.model import Model
     from batchnuts.mcmc.output.opened_run import open_run
     from batchnuts.mcmc.output.stan_csv import to_stan_csv
 
@@ -98,7 +98,7 @@ _MODULES = {
     "use_own_threads": "autobatch.machine",
     "Model": "mcmc.model.model",
 }
-"""Where a name is; those of supports are in mcmc/model/parameters.py."""
+"""Where a name is; those of supports are in mcmc/model/declarations.py."""
 
 
 def __getattr__(name: str) -> Any:
@@ -106,7 +106,7 @@ def __getattr__(name: str) -> Any:
     if name in ("autobatch", "densities"):
         return importlib.import_module(f"batchnuts.{name}")
     if name in __all__ and name != "__version__":
-        return getattr(importlib.import_module(f"batchnuts.{_MODULES.get(name, 'mcmc.model.parameters')}"), name)
+        return getattr(importlib.import_module(f"batchnuts.{_MODULES.get(name, 'mcmc.model.declarations')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

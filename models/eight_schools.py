@@ -15,8 +15,8 @@ import numpy as np
 from pydantic import Field
 
 from batchnuts.autobatch import ops, random
+from batchnuts.mcmc.model.declarations import positive, real
 from batchnuts.mcmc.model.model import DType, Model
-from batchnuts.mcmc.model.parameters import positive, real
 from batchnuts.settings.schema import Settings
 
 EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])

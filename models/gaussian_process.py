@@ -17,8 +17,8 @@ import numpy as np
 from pydantic import Field
 
 from batchnuts.autobatch import ops, random
+from batchnuts.mcmc.model.declarations import positive
 from batchnuts.mcmc.model.model import DType, Model
-from batchnuts.mcmc.model.parameters import positive
 from batchnuts.models.densities import half_normal, inverse_gamma
 from batchnuts.settings.schema import Settings
 

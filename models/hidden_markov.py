@@ -22,8 +22,8 @@ import numpy as np
 from pydantic import Field
 
 from batchnuts.autobatch import ops
+from batchnuts.mcmc.model.declarations import ordered, positive, simplex
 from batchnuts.mcmc.model.model import DType, Model
-from batchnuts.mcmc.model.parameters import ordered, positive, simplex
 from batchnuts.models.densities import lognormal, normal
 from batchnuts.settings.schema import Settings
 

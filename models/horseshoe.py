@@ -18,8 +18,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from batchnuts.autobatch import ops, random
+from batchnuts.mcmc.model.declarations import positive, real
 from batchnuts.mcmc.model.model import DType, Model
-from batchnuts.mcmc.model.parameters import positive, real
 from batchnuts.models.densities import bernoulli_logit, half_cauchy, inverse_gamma, normal
 from batchnuts.settings.schema import Settings, shown
 

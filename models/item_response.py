@@ -15,8 +15,8 @@ import numpy as np
 from pydantic import Field
 
 from batchnuts.autobatch import ops, random
+from batchnuts.mcmc.model.declarations import Parameter, positive, real
 from batchnuts.mcmc.model.model import DType, Model
-from batchnuts.mcmc.model.parameters import Parameter, positive, real
 from batchnuts.models.densities import bernoulli_logit, half_normal, lognormal, normal
 from batchnuts.settings.schema import Settings
 

@@ -19,8 +19,8 @@ import numpy as np
 from pydantic import Field
 
 from batchnuts.autobatch import ops, random
+from batchnuts.mcmc.model.declarations import positive
 from batchnuts.mcmc.model.model import DType, Model
-from batchnuts.mcmc.model.parameters import positive
 from batchnuts.models.densities import lognormal, normal
 from batchnuts.settings.schema import Settings
 

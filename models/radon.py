@@ -16,8 +16,8 @@ import numpy as np
 from pydantic import Field
 
 from batchnuts.autobatch import ops, random
+from batchnuts.mcmc.model.declarations import positive, real
 from batchnuts.mcmc.model.model import DType, Model
-from batchnuts.mcmc.model.parameters import positive, real
 from batchnuts.models.densities import half_normal, normal
 from batchnuts.settings.schema import Settings
 

@@ -14,7 +14,7 @@ from batchnuts.cli.config import (
     packaged_configs,
 )
 from batchnuts.cli.describe_keys import describe_keys
-from batchnuts.mcmc.model.named_supports import SUPPORTS
+from batchnuts.mcmc.model.declarations import SUPPORTS
 from batchnuts.mcmc.output.formats import OUTPUT_FORMATS
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.settings.until import Until

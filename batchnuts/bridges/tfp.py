@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.mcmc.model.bijectors import Bijector
 from batchnuts.mcmc.model.check_model import users_place
 from batchnuts.mcmc.model.model import DType, ModelError
 from batchnuts.mcmc.model.supports import REAL, Support
+from batchnuts.mcmc.model.tfp_bijectors import Bijector
 from batchnuts.mcmc.model.variables import Labels, Variable
 from batchnuts.process.quiet import import_tensorflow, without_jax
 

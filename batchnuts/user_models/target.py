@@ -19,9 +19,8 @@ from pydantic import (
     model_validator,
 )
 
+from batchnuts.mcmc.model.declarations import SUPPORTS, Parameter
 from batchnuts.mcmc.model.model import DType, Model, ModelError
-from batchnuts.mcmc.model.named_supports import SUPPORTS
-from batchnuts.mcmc.model.parameters import Parameter
 from batchnuts.mcmc.model.supports import Support
 from batchnuts.mcmc.settings.run_settings import MOST_NUMBERS
 from batchnuts.models.tables import DataError, existing_file

@@ -11,8 +11,8 @@ from scipy import stats
 import batchnuts
 from batchnuts.autobatch import ops
 from batchnuts.mcmc.diagnostics.diagnose import diagnose
+from batchnuts.mcmc.model.declarations import real
 from batchnuts.mcmc.model.model import Model
-from batchnuts.mcmc.model.parameters import real
 from batchnuts.mcmc.output.datasets import to_arviz, to_datasets
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import split_settings

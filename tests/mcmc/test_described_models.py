@@ -10,8 +10,8 @@ from typing import Any
 
 from batchnuts.autobatch import ops
 from batchnuts.mcmc.checkpoint.saved_run import described
+from batchnuts.mcmc.model.declarations import real
 from batchnuts.mcmc.model.model import Model
-from batchnuts.mcmc.model.parameters import real
 
 
 def test_what_a_model_is_said_to_be_depends_on_all_of_it() -> None:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import xarray
 
+from batchnuts.mcmc.model.declarations import real
 from batchnuts.mcmc.model.model import Model, ModelError, Variable
-from batchnuts.mcmc.model.parameters import real
 
 
 def structured():

@@ -11,7 +11,7 @@ from array_libraries import needs_jax
 
 from batchnuts import Model, covariance_cholesky, positive, real, simplex
 from batchnuts.autobatch import ops
-from batchnuts.mcmc.model.parameters import Parameter
+from batchnuts.mcmc.model.declarations import Parameter
 from batchnuts.mcmc.model.supports import Array, Lower, Shape
 
 

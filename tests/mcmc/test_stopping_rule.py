@@ -14,10 +14,10 @@ from batchnuts.autobatch import ops
 from batchnuts.mcmc.diagnostics.diagnose import diagnose
 from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.kernel.sample_statistics import Record, empty_records
+from batchnuts.mcmc.model.declarations import positive, real
 from batchnuts.mcmc.model.library_choice import density_library_of
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.model.natural_parameters import NaturalParameters, natural_parameters
-from batchnuts.mcmc.model.parameters import positive, real
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 from batchnuts.mcmc.settings.superchains import superchain_of
 from batchnuts.mcmc.settings.until import CONDITIONS, Condition, Until

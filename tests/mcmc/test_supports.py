@@ -32,9 +32,9 @@ from batchnuts import (
 )
 from batchnuts.autobatch import ops
 from batchnuts.mcmc.model.content import Content
+from batchnuts.mcmc.model.declarations import Parameter
 from batchnuts.mcmc.model.library_choice import density_library_of
 from batchnuts.mcmc.model.model import ModelError
-from batchnuts.mcmc.model.parameters import Parameter
 from batchnuts.mcmc.output.datasets import to_datasets
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import split_settings

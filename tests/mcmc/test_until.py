@@ -9,8 +9,8 @@ import pytest
 from chain_runs import slice_for
 from mcmc_models import gaussian
 
+from batchnuts.mcmc.model.declarations import positive, real
 from batchnuts.mcmc.model.model import Model
-from batchnuts.mcmc.model.parameters import positive, real
 from batchnuts.mcmc.output.datasets import to_datasets
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import split_settings

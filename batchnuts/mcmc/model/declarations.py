@@ -1,14 +1,18 @@
-"""What a user declares of a variable: `variables={"mu": real(), "tau": positive(), "theta": simplex(8)}`."""
+"""What a user declares of a variable: `variables={"mu": real(), "tau": positive()}`, or in a config a support by name.
+
+A new support is a class in supports.py; here a function, and an entry in `SUPPORTS`, its name in configs; and a public
+name in `batchnuts/__init__.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from numpy.typing import ArrayLike
 
-from batchnuts.mcmc.model.bijectors import Bijector, is_bijector
 from batchnuts.mcmc.model.supports import (
     CorrelationCholesky,
     CovarianceCholesky,
@@ -21,6 +25,7 @@ from batchnuts.mcmc.model.supports import (
     UnitVector,
     Upper,
 )
+from batchnuts.mcmc.model.tfp_bijectors import Bijector, is_bijector
 from batchnuts.mcmc.model.variables import Labels, ModelError, Variable
 
 Names = Sequence[str] | str | None
@@ -155,6 +160,35 @@ def bijector(transformation: Any, *shape: int, dims: Names = None, coords: Label
     ModelError for a shape that the bijector refuses or does not make, and as for `real`.
     """
     return _declared(Bijector(transformation), shape, dims, coords)
+
+
+@dataclass(frozen=True)
+class NamedSupport:
+    """A support that configs name."""
+
+    make: Callable[..., Support]
+    """Makes it of its bounds."""
+    bounds: tuple[str, ...] = ()
+    """The keys of these."""
+
+
+SUPPORTS: Mapping[str, NamedSupport] = MappingProxyType(
+    {
+        "real": NamedSupport(Real),
+        "positive": NamedSupport(lambda: Lower(0.0)),
+        "lower": NamedSupport(Lower, ("bound",)),
+        "upper": NamedSupport(Upper, ("bound",)),
+        "interval": NamedSupport(Interval, ("low", "high")),
+        "unit_interval": NamedSupport(lambda: Interval(0.0, 1.0)),
+        "ordered": NamedSupport(Ordered),
+        "positive_ordered": NamedSupport(lambda: Ordered(positive=True)),
+        "simplex": NamedSupport(Simplex),
+        "unit_vector": NamedSupport(UnitVector),
+        "correlation_cholesky": NamedSupport(CorrelationCholesky),
+        "covariance_cholesky": NamedSupport(CovarianceCholesky),
+    }
+)
+"""The values of `model.variables.NAME.support`: the names of the declarations above, but for `bijector`."""
 
 
 def declared_variables(title: str, variables: Any, dims: Mapping[str, tuple[str, ...]]) -> tuple[Variable, ...]:
