@@ -18,10 +18,10 @@ from typing_extensions import override
 from batchnuts.autobatch.ir.evaluate import as_function
 from batchnuts.autobatch.ir.expression import Expression, Ref, operands
 from batchnuts.autobatch.ir.tensor_type import TensorType
-from batchnuts.autobatch.language.libraries.abstract import NotTyped
 from batchnuts.autobatch.language.libraries.library import Array, Function, TensorLibrary, Traced
 from batchnuts.autobatch.language.libraries.numpy import NumPyLibrary
 from batchnuts.autobatch.language.libraries.recording import Recorded
+from batchnuts.autobatch.language.libraries.type_rules import NotTyped
 from batchnuts.autobatch.language.pytree import TreeDef, map_leaves, unflatten
 from batchnuts.autobatch.passes.differentiate import expression_of_gradient
 from batchnuts.autobatch.passes.record_expressions import recorded

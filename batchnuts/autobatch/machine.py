@@ -43,8 +43,8 @@ from batchnuts.autobatch.ir.expression import Expression
 from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.language.arrays import library_of, tensor_library, tensor_library_of
 from batchnuts.autobatch.language.c_functions import CFunction, registered
-from batchnuts.autobatch.language.libraries.abstract import NotTyped
 from batchnuts.autobatch.language.libraries.library import TensorLibrary, Traced
+from batchnuts.autobatch.language.libraries.type_rules import NotTyped
 from batchnuts.autobatch.language.pytree import TreeDef, flatten, leaf_names, map_leaves, parts, unflatten
 from batchnuts.autobatch.passes.differentiate import expression_of_gradient, expression_of_library
 from batchnuts.autobatch.passes.record_expressions import NotRecorded, recorded

@@ -14,8 +14,8 @@ from batchnuts.autobatch.ir.evaluate import as_function
 from batchnuts.autobatch.ir.expression import Expression
 from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.language.arrays import tensor_library
-from batchnuts.autobatch.language.libraries.abstract import NotTyped
 from batchnuts.autobatch.language.libraries.recording import Recording
+from batchnuts.autobatch.language.libraries.type_rules import NotTyped
 from batchnuts.autobatch.passes.differentiate import expression_of_library
 
 jax = pytest.importorskip("jax")

@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from batchnuts.autobatch import batch, ops
 from batchnuts.autobatch.language.libraries.numpy import NUMPY
-from batchnuts.autobatch.native import scalars
+from batchnuts.autobatch.native import function_table
 from batchnuts.autobatch.native.arrays import Emitter
 from batchnuts.autobatch.native.compile import code_of
 from batchnuts.autobatch.native.types import POINTER, number
@@ -37,10 +37,10 @@ def compiled(name: str, dtypes: tuple[str, ...], result: str, *constants: float)
         arrays = [em.memory(np.dtype(d), (COUNT,), p) for d, p in zip(dtypes, function.args, strict=False)]
         elements = [array.element((i,)) for array in arrays]
         if name in ("cast", "bitcast"):
-            element = getattr(scalars, name)(b, elements[0], np.dtype(dtypes[0]), np.dtype(result))
+            element = getattr(function_table, name)(b, elements[0], np.dtype(dtypes[0]), np.dtype(result))
         else:
             known = [number(np.dtype(dtypes[0]), value) for value in constants]
-            element = scalars.RULES[name](b, np.dtype(dtypes[0]), *elements, *known)
+            element = function_table.RULES[name](b, np.dtype(dtypes[0]), *elements, *known)
         em.store(element, em.at(function.args[-1], em.offset((i,), (COUNT,), np.dtype(result))))
     b.ret_void()
     code = code_of(module)
@@ -362,7 +362,7 @@ def test_the_bits_of_a_float() -> None:
 
 def test_there_is_a_rule_for_each_function_that_has_types() -> None:
     """What expressions can hold, machine code can compute."""
-    from batchnuts.autobatch.language.libraries.abstract import Types
+    from batchnuts.autobatch.language.libraries.type_rules import Types
     from batchnuts.autobatch.native import expressions
 
     names = {name for name in vars(Types) if not name.startswith("_")}

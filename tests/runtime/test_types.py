@@ -19,7 +19,7 @@ from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.ir.program import Primitive, TensorType
 from batchnuts.autobatch.language import operators
 from batchnuts.autobatch.language.arrays import dtype_of, static_shape
-from batchnuts.autobatch.language.libraries.abstract import NotTyped, Typed
+from batchnuts.autobatch.language.libraries.type_rules import NotTyped, Typed
 from batchnuts.autobatch.passes.infer_types import AbstractResult
 from batchnuts.autobatch.pipeline import compile_function
 from batchnuts.autobatch.runtime.results import in_type

@@ -11,7 +11,7 @@ import numpy as np
 from batchnuts.autobatch.ir.program import Primitive, TensorType
 from batchnuts.autobatch.language import builtins
 from batchnuts.autobatch.language.functions import LaneFunction
-from batchnuts.autobatch.language.libraries.abstract import Typed
+from batchnuts.autobatch.language.libraries.type_rules import Typed
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.passes.infer_types import WEAK_DTYPES, AbstractResult
 from batchnuts.autobatch.passes.join_types import NoArrayError

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.language.libraries.abstract import LIBRARY as TYPES
-from batchnuts.autobatch.language.libraries.abstract import Typed
 from batchnuts.autobatch.language.libraries.library import Library, TensorLibrary
 from batchnuts.autobatch.language.libraries.numpy import NUMPY
 from batchnuts.autobatch.language.libraries.recording import LIBRARY as RECORDER
 from batchnuts.autobatch.language.libraries.recording import Recorded
+from batchnuts.autobatch.language.libraries.type_rules import LIBRARY as TYPES
+from batchnuts.autobatch.language.libraries.type_rules import Typed
 
 Array = Any
 """A NumPy array or scalar, a TensorFlow tensor or variable, a JAX array or tracer, or a Python scalar."""

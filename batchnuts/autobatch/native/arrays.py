@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from batchnuts.autobatch.native.function_table import cast
 from batchnuts.autobatch.native.functions import declared
 from batchnuts.autobatch.native.regions import Allocations, accessed, moved
-from batchnuts.autobatch.native.scalars import cast
 from batchnuts.autobatch.native.sizes import FIXED, Extents, Size, SizeReader
 from batchnuts.autobatch.native.types import DTYPES, I1, I8, I64, POINTER, element_type, integer, number
 

@@ -36,7 +36,7 @@ from batchnuts.autobatch.ir.program import (
     shared_arrays,
 )
 from batchnuts.autobatch.language.shared import Shared
-from batchnuts.autobatch.native import expressions, scalars
+from batchnuts.autobatch.native import expressions, function_table
 from batchnuts.autobatch.native.arrays import Array, Emitter, zeros
 from batchnuts.autobatch.native.context import Loaded
 from batchnuts.autobatch.native.layout import FAULT, PC, WAITING, Layout
@@ -404,7 +404,9 @@ class _Code:
     def _as_dtype(self, array: Array, dtype: np.dtype[Any]) -> Array:
         if array.dtype == dtype:
             return array
-        cast = Array(dtype, array.shape, lambda index: scalars.cast(self.b, array.element(index), array.dtype, dtype))
+        cast = Array(
+            dtype, array.shape, lambda index: function_table.cast(self.b, array.element(index), array.dtype, dtype)
+        )
         if array.size == 1:
             return self.em.scalar(dtype, cast.element(zeros(array.shape)), array.shape)
         return self.em.in_memory(cast)[0]
@@ -412,7 +414,7 @@ class _Code:
     def _write_row(self, op: WriteRowOp) -> None:
         b, em = self.b, self.em
         buffer, value, index = self.value(op.buffer), self.value(op.value), self.value(op.index)
-        i = scalars.cast(b, index.element(()), index.dtype, np.dtype("int64"))
+        i = function_table.cast(b, index.element(()), index.dtype, np.dtype("int64"))
         self._stop_unless(
             b.icmp_unsigned("<", i, self.em.size(buffer.shape[0])), Fault(FaultKind.ASSERTION, op.message, op.source)
         )

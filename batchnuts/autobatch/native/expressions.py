@@ -1,7 +1,7 @@
 """Expressions (ir/expression.py) as LLVM's instructions for one lane: a table of rules and a short loop.
 
-Elementwise functions (scalars.py) are computed in the loops of their readers. Functions that move elements are maps of
-indices. Reductions, products and sums along an axis are loops at their place.
+Elementwise functions (function_table.py) are computed in the loops of their readers. Functions that move elements are
+maps of indices. Reductions, products and sums along an axis are loops at their place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llvmlite import ir
 
 from batchnuts.autobatch.ir.expression import Argument, Constant, Expression, Node, Ref, Slice
 from batchnuts.autobatch.ir.tensor_type import TensorType
-from batchnuts.autobatch.native import scalars
+from batchnuts.autobatch.native import function_table
 from batchnuts.autobatch.native.arrays import Array, Element, Emitter, Index, broadcast, zeros
 from batchnuts.autobatch.native.c_calls import emit_c_call
 from batchnuts.autobatch.native.materialize import is_flat, materialized
@@ -81,15 +81,15 @@ def _element(em: Emitter, node: Node, arguments: Sequence[Any], elements: Sequen
         case "where":
             return b.select(*elements)
         case "cast":
-            return scalars.cast(b, elements[0], arguments[0].dtype, _dtype(node.types[0]))
+            return function_table.cast(b, elements[0], arguments[0].dtype, _dtype(node.types[0]))
         case "bitcast":
-            return scalars.bitcast(b, elements[0], arguments[0].dtype, _dtype(node.types[0]))
+            return function_table.bitcast(b, elements[0], arguments[0].dtype, _dtype(node.types[0]))
         case "full_like":
             return elements[-1]
-    return scalars.RULES[node.function](b, arguments[0].dtype, *elements)
+    return function_table.RULES[node.function](b, arguments[0].dtype, *elements)
 
 
-ELEMENTWISE = frozenset(scalars.RULES) | {"where", "cast", "bitcast", "full_like"}
+ELEMENTWISE = frozenset(function_table.RULES) | {"where", "cast", "bitcast", "full_like"}
 
 
 def _elementwise(em: Emitter, node: Node, arguments: list[Any]) -> Array:
@@ -294,7 +294,7 @@ def _scatter_add(em: Emitter, node: Node, arguments: list[Any]) -> list[Array]:
         with em.each((*type_.shape[:axis], *type_.shape[axis + 1 :])) as around:
             term = array.element((*around[:axis], k, *around[axis:]))
             place = em.at(pointer, em.offset((*around[:axis], chosen, *around[axis:]), type_.shape, dtype))
-            em.store(scalars.RULES["add"](b, dtype, em.load(place, dtype), term), place)
+            em.store(function_table.RULES["add"](b, dtype, em.load(place, dtype), term), place)
     if type_.size == 1:
         return [em.scalar(dtype, em.load(pointer, dtype), type_.shape)]
     return [em.memory(dtype, type_.shape, pointer)]
@@ -309,7 +309,7 @@ def _times(em: Emitter, index: Element, number_: int) -> Element:
 def _inside(em: Emitter, indices: Array, index: Element, extent: int) -> Element:
     """An index as i64. The contract says that it lies inside; what does not would read foreign memory."""
     b = em.builder
-    index = scalars.cast(b, index, indices.dtype, np.dtype("int64"))
+    index = function_table.cast(b, index, indices.dtype, np.dtype("int64"))
     if isinstance(index, ir.Constant):
         return index
     em.require(lambda: b.icmp_unsigned("<", index, em.size(extent)), f"an index outside of {extent} elements")
@@ -325,12 +325,12 @@ def _start_and_join(name: str, dtype: np.dtype[Any]) -> tuple[Any, Callable[[ir.
     if name in ("any", "all"):
         return name == "all", lambda b, x, y: b.or_(x, y) if name == "any" else b.and_(x, y)
     if name in ("min", "max"):
-        rule = scalars.RULES["minimum" if name == "min" else "maximum"]
+        rule = function_table.RULES["minimum" if name == "min" else "maximum"]
         lowest, highest = _bounds(dtype)
         return highest if name == "min" else lowest, lambda b, x, y: rule(b, dtype, x, y)
     if is_float(dtype):
         return 0, lambda b, x, y: b.fadd(x, y, flags=SUM)
-    return 0, lambda b, x, y: scalars.RULES["add"](b, dtype, x, y)
+    return 0, lambda b, x, y: function_table.RULES["add"](b, dtype, x, y)
 
 
 def _bounds(dtype: np.dtype[Any]) -> tuple[Any, Any]:
@@ -361,7 +361,7 @@ def _reduction(em: Emitter, node: Node, arguments: list[Any]) -> list[Array]:
             place = tuple(around[a] if a in around else inner[gone.index(a)] for a in range(rank))
             element = array.element(place)
             if truth:
-                element = scalars.cast(b, element, array.dtype, np.dtype(bool))
+                element = function_table.cast(b, element, array.dtype, np.dtype(bool))
             b.store(join(b, b.load(total, typ=element_type(dtype)), element), total)
         result = b.load(total, typ=element_type(dtype))
         if node.function == "mean":
@@ -395,7 +395,7 @@ def _cumsum(em: Emitter, node: Node, arguments: list[Any]) -> list[Array]:
         b.store(number(dtype, 0), total)
         with em.loop(type_.shape[axis]) as i:
             place = (*index[:axis], i, *index[axis:])
-            so_far = scalars.RULES["add"](b, dtype, b.load(total, typ=element_type(dtype)), array.element(place))
+            so_far = function_table.RULES["add"](b, dtype, b.load(total, typ=element_type(dtype)), array.element(place))
             b.store(so_far, total)
             em.store(so_far, em.at(pointer, em.offset(place, type_.shape, dtype)))
     if type_.size == 1:
@@ -412,7 +412,10 @@ def _matmul(em: Emitter, node: Node, arguments: list[Any]) -> list[Array]:
     x, y = em.in_memory(*arguments)
     inner = x.shape[-1]
     row = len(x.shape) > 1
-    add, multiply = (lambda p, q: b.fadd(p, q, flags=SUM)) if is_float(dtype) else b.add, scalars.RULES["multiply"]
+    add, multiply = (
+        (lambda p, q: b.fadd(p, q, flags=SUM)) if is_float(dtype) else b.add,
+        function_table.RULES["multiply"],
+    )
     if dtype.kind == "b":
         add = b.or_
 

@@ -15,14 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from batchnuts.autobatch.ir.expression import Constant, Expression, Node, Ref, operands
-
-COSTLY = frozenset(
-    {
-        *("exp", "expm1", "log", "log1p", "logaddexp", "sigmoid", "softplus", "tanh", "power", "sin", "cos", "tan"),
-        *("erf", "erfinv", "gammaln", "digamma"),
-    }
-)
-"""Functions that take tens of instructions."""
+from batchnuts.autobatch.native.function_table import COSTLY
 
 PRODUCTS = frozenset({1.0, 2.0, 3.0, -1.0, 0.5})
 """Known exponents of powers that are products, quotients or roots (powers.py)."""

@@ -27,11 +27,11 @@ import numpy as np
 from batchnuts.autobatch.ir.expression import SEVERAL, Argument, Constant, Expression, Node, Ref, Slice
 from batchnuts.autobatch.ir.tensor_type import TensorType
 from batchnuts.autobatch.language.c_functions import c_function
-from batchnuts.autobatch.language.libraries.abstract import NotTyped
 from batchnuts.autobatch.language.libraries.library import TensorLibrary
 from batchnuts.autobatch.language.libraries.recording import FUNCTIONS as F
 from batchnuts.autobatch.language.libraries.recording import LIBRARY as L
 from batchnuts.autobatch.language.libraries.recording import Recorded, Recording, has_recorded
+from batchnuts.autobatch.language.libraries.type_rules import NotTyped
 from batchnuts.autobatch.language.pytree import LEAF
 from batchnuts.autobatch.passes.fold_expressions import folded
 from batchnuts.autobatch.passes.record_expressions import Refused, as_expression, recorded

@@ -22,7 +22,6 @@ from jax import lax
 from jax.interpreters import partial_eval
 from typing_extensions import override
 
-from batchnuts.autobatch.language.libraries.abstract import NotTyped
 from batchnuts.autobatch.language.libraries.jax_c_functions import call_c
 from batchnuts.autobatch.language.libraries.jax_flags import compile_small_loops_whole, enable_x64
 from batchnuts.autobatch.language.libraries.jax_identity import identity_of, identity_of_jaxpr
@@ -31,6 +30,7 @@ from batchnuts.autobatch.language.libraries.jax_primitives import expm1, once, w
 from batchnuts.autobatch.language.libraries.jax_programs import Jitted
 from batchnuts.autobatch.language.libraries.library import Array, Function, Traced
 from batchnuts.autobatch.language.libraries.tensors import Formulas
+from batchnuts.autobatch.language.libraries.type_rules import NotTyped
 
 
 def _as_users(function: Function, *arrays: Array) -> Function:

@@ -21,7 +21,6 @@ import jax
 import jax.extend.core
 import numpy as np
 
-from batchnuts.autobatch.language.libraries.abstract import NotTyped
 from batchnuts.autobatch.language.libraries.jax_flags import enable_x64
 from batchnuts.autobatch.language.libraries.jax_rules import elements, elementwise, reductions
 from batchnuts.autobatch.language.libraries.jax_rules.values import (
@@ -36,6 +35,7 @@ from batchnuts.autobatch.language.libraries.jax_rules.values import (
 )
 from batchnuts.autobatch.language.libraries.recording import FUNCTIONS as F
 from batchnuts.autobatch.language.libraries.recording import Recorded
+from batchnuts.autobatch.language.libraries.type_rules import NotTyped
 
 MOST_CALLS = 4_000
 """Functions that are recorded, at most: each becomes instructions, for which LLVM takes part of a millisecond."""

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.language.libraries.abstract import LIBRARY as TYPES
-from batchnuts.autobatch.language.libraries.abstract import NotTyped, Typed
 from batchnuts.autobatch.language.libraries.library import Array, Function
 from batchnuts.autobatch.language.libraries.numpy import NUMPY
+from batchnuts.autobatch.language.libraries.type_rules import LIBRARY as TYPES
+from batchnuts.autobatch.language.libraries.type_rules import NotTyped, Typed
 
 
 @dataclass(frozen=True)

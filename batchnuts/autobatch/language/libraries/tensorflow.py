@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 from typing_extensions import override
 
-from batchnuts.autobatch.language.libraries.abstract import NotTyped
 from batchnuts.autobatch.language.libraries.library import Array, Function, Traced
 from batchnuts.autobatch.language.libraries.tensors import Formulas
+from batchnuts.autobatch.language.libraries.type_rules import NotTyped
 from batchnuts.autobatch.pfor.calls import ElementwiseFunction
 from batchnuts.autobatch.pfor.traced_once import TracedOnce
 

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 from jax import lax
 
-from batchnuts.autobatch.language.libraries.abstract import NotTyped
 from batchnuts.autobatch.language.libraries.jax_rules.values import (
     Array,
     Equation,
@@ -24,6 +23,7 @@ from batchnuts.autobatch.language.libraries.jax_rules.values import (
 from batchnuts.autobatch.language.libraries.jax_rules.windows import gathered, scattered
 from batchnuts.autobatch.language.libraries.recording import FUNCTIONS as F
 from batchnuts.autobatch.language.libraries.recording import LIBRARY, Recorded
+from batchnuts.autobatch.language.libraries.type_rules import NotTyped
 
 
 def _reshaped(equation: Equation, x: Array) -> Array:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from batchnuts.autobatch.language.libraries.abstract import NotTyped
 from batchnuts.autobatch.language.libraries.jax_rules.values import Array, Equation, Rule, number
 from batchnuts.autobatch.language.libraries.recording import FUNCTIONS as F
 from batchnuts.autobatch.language.libraries.recording import LIBRARY
+from batchnuts.autobatch.language.libraries.type_rules import NotTyped
 
 
 def _elementwise(function: str) -> Rule:

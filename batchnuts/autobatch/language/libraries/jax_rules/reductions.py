@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 
-from batchnuts.autobatch.language.libraries.abstract import NotTyped
 from batchnuts.autobatch.language.libraries.jax_rules.values import (
     Array,
     Equation,
@@ -23,6 +22,7 @@ from batchnuts.autobatch.language.libraries.jax_rules.values import (
 )
 from batchnuts.autobatch.language.libraries.recording import FUNCTIONS as F
 from batchnuts.autobatch.language.libraries.recording import LIBRARY
+from batchnuts.autobatch.language.libraries.type_rules import NotTyped
 
 
 def _reduction(function: str) -> Rule:

@@ -1,4 +1,4 @@
-"""Elementwise functions of the language, of one element each: rules from a function's name to LLVM's instructions.
+"""The table of elementwise functions of the language: from a name to LLVM's instructions for one element.
 
     rule ::= (builder, dtype, element*) -> element        (dtype: that of all operands, `where`'s condition aside)
 
@@ -168,14 +168,13 @@ def _square(b: ir.IRBuilder, dtype: np.dtype[Any], x: Element) -> Element:
     return b.fmul(x, x) if is_float(dtype) else b.mul(x, x)
 
 
-RULES: dict[str, Rule] = {
+_CHEAP: dict[str, Rule] = {
     "add": _both("add", "fadd", "or_"),
     "subtract": _both("sub", "fsub"),
     "multiply": _both("mul", "fmul", "and_"),
     "divide": lambda b, dtype, x, y: b.fdiv(x, y),
     "floor_divide": _floor_divide,
     "remainder": _remainder,
-    "power": _power,
     "negative": _negative,
     "square": _square,
     "abs": _absolute,
@@ -202,6 +201,10 @@ RULES: dict[str, Rule] = {
     "logical_and": _integer("and_"),
     "logical_or": _integer("or_"),
     "sqrt": _intrinsic("sqrt"),
+}
+
+_COSTLY: dict[str, Rule] = {
+    "power": _power,
     "exp": functions.exp,
     "expm1": functions.expm1,
     "log": functions.log,
@@ -218,7 +221,13 @@ RULES: dict[str, Rule] = {
     "gammaln": special_functions.gammaln,
     "digamma": special_functions.digamma,
 }
+"""Functions that take tens of instructions."""
+
+RULES = _CHEAP | _COSTLY
 """What is computed of each element; the result of a comparison and of `is...` is i1."""
+
+COSTLY = frozenset(_COSTLY)
+"""Functions whose results are rather kept than computed twice (materialize.py)."""
 
 
 def cast(b: ir.IRBuilder, x: Element, source: np.dtype[Any], target: np.dtype[Any]) -> Element:
