@@ -22,7 +22,13 @@ from batchnuts.files.url import LONGEST_OUTPUT_NAME, is_url, long_name, url_prob
 from batchnuts.many.settings import ManySettings
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.model import Model
-from batchnuts.mcmc.output.formats import IN_ONE_FILE, OUTPUT_FORMATS, STREAMED, OutputFormat
+from batchnuts.mcmc.output.formats import (
+    IN_ONE_FILE,
+    OUTPUT_FORMATS,
+    OUTPUT_FORMATS_DESCRIBED,
+    STREAMED,
+    format_of_ending,
+)
 from batchnuts.mcmc.run.forecast import Size, memory_problem
 from batchnuts.mcmc.settings.run_settings import (
     MOST_TRANSITIONS,
@@ -83,10 +89,8 @@ class OutputSettings(Settings):
     )
     format: FormatName = Field(
         "auto",
-        description="netcdf: one file, written at the end; stan_csv: that, and beside it a file for each chain as "
-        "CmdStan writes it, run_1.csv, ...; zarr: a folder, written while chains run, so that draws are not kept in "
-        "memory (needs the package zarr); auto: by the path's ending, else zarr for 1 GB or more where the package is "
-        "installed",
+        description=f"{OUTPUT_FORMATS_DESCRIBED}; auto: by the path's ending, else {STREAMED} for 1 GB or more where "
+        "the package is installed",
     )
     variables: list[str] | None = Field(
         None,
@@ -143,7 +147,7 @@ class OutputSettings(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> OutputSettings:
-        by_ending = _format_of_ending(self.path)
+        by_ending = format_of_ending(self.path)
         asked_for = OUTPUT_FORMATS.get(self.format)  # none of `auto`
         for format_ in (asked_for, by_ending) if self.at_url else ():
             if format_ is not None and not format_.streams:
@@ -188,7 +192,7 @@ class OutputSettings(Settings):
         """The format that the path's ending stands for, if any; URLs are those of Zarr stores."""
         if self.at_url:
             return STREAMED
-        return None if (format_ := _format_of_ending(self.path)) is None else format_.name
+        return None if (format_ := format_of_ending(self.path)) is None else format_.name
 
     @property
     def may_stream(self) -> bool:
@@ -306,12 +310,6 @@ class RunConfig:
     def to_yaml(self) -> str:
         """`resolved` as YAML."""
         return to_yaml(self.resolved())
-
-
-def _format_of_ending(path: str | None) -> OutputFormat | None:
-    """The format that a path's ending stands for, if any."""
-    ending = PurePath(path or "").suffix.lower()
-    return next((format_ for format_ in OUTPUT_FORMATS.values() if ending in format_.endings), None)
 
 
 def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:

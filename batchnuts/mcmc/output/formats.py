@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import IO
 
@@ -23,6 +23,8 @@ class OutputFormat:
     name: str
     title: str
     """What a run's output is called in messages."""
+    help: str
+    """What it is, and when it is written: a clause of the description of `output.format`."""
     endings: tuple[str, ...]
     """Of paths that say so; the first one is that of a path that is made up."""
     write: Write | None = None
@@ -61,11 +63,24 @@ OUTPUT_FORMATS: Mapping[str, OutputFormat] = MappingProxyType(
     {
         format_.name: format_
         for format_ in (
-            OutputFormat("netcdf", "a netCDF file", _NETCDF_ENDINGS, _netcdf, holds_summaries=True),
-            OutputFormat("zarr", "a Zarr store", (".zarr",)),
+            OutputFormat(
+                "netcdf",
+                "a netCDF file",
+                "one file, written at the end",
+                _NETCDF_ENDINGS,
+                _netcdf,
+                holds_summaries=True,
+            ),
+            OutputFormat(
+                "zarr",
+                "a Zarr store",
+                "a folder, written while chains run, so that draws are not kept in memory (needs the package zarr)",
+                (".zarr",),
+            ),
             OutputFormat(
                 "stan_csv",
                 "a netCDF file with Stan's CSV files beside it",
+                "as netcdf, and beside it a file for each chain as CmdStan writes it, run_1.csv, ...",
                 _NETCDF_ENDINGS,
                 _netcdf,
                 write_beside=_stan_csv,
@@ -79,3 +94,12 @@ STREAMED = next(name for name, format_ in OUTPUT_FORMATS.items() if format_.stre
 """The format of large runs, and of what is at a URL."""
 IN_ONE_FILE = next(name for name, format_ in OUTPUT_FORMATS.items() if not format_.streams)
 """The format of others."""
+
+OUTPUT_FORMATS_DESCRIBED = "; ".join(f"{format_.name}: {format_.help}" for format_ in OUTPUT_FORMATS.values())
+"""All formats with what they are."""
+
+
+def format_of_ending(path: str | None) -> OutputFormat | None:
+    """The format that a path's ending stands for, if any; the first one of those with the same endings."""
+    ending = PurePath(path or "").suffix.lower()
+    return next((format_ for format_ in OUTPUT_FORMATS.values() if ending in format_.endings), None)
