@@ -14,7 +14,7 @@ import numpy as np
 
 from batchnuts.files.saving import OutputError
 from batchnuts.files.url import OutputLocation, Url
-from batchnuts.mcmc.diagnostics.diagnose import COLUMNS
+from batchnuts.mcmc.diagnostics.columns import COLUMNS, NESTED_RHAT
 from batchnuts.mcmc.diagnostics.verdict import made_by
 from batchnuts.mcmc.storage.stored_run import is_zarr
 from batchnuts.process.atomic import replacing
@@ -195,11 +195,11 @@ def _table(run: FinishedRun) -> str:
     assert run.check is not None
     diagnostics = run.check.diagnostics
     order = [int(index) for index in diagnostics.most_suspect_first()[:TABLE_ROWS]]
-    columns = [*COLUMNS] if diagnostics.nested is None else [*COLUMNS, "nested R-hat"]
+    columns = [*COLUMNS] if diagnostics.nested is None else [*COLUMNS, NESTED_RHAT]
     values = (
         dict(diagnostics.columns)
         if diagnostics.nested is None
-        else {**diagnostics.columns, "nested R-hat": diagnostics.nested}
+        else {**diagnostics.columns, NESTED_RHAT: diagnostics.nested}
     )
     head = "<th></th>" + "".join(f"<th>{escape(name)}</th>" for name in columns)
     rows = "".join(

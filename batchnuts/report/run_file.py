@@ -17,7 +17,7 @@ from batchnuts.files.url import OutputLocation, Url, location_of
 from batchnuts.mcmc.diagnostics.coefficient_parts import DiagnosticsError
 from batchnuts.mcmc.diagnostics.diagnose import Diagnostics
 from batchnuts.mcmc.diagnostics.kept_diagnostics import kept_diagnostics
-from batchnuts.mcmc.diagnostics.summary_group import diagnosed
+from batchnuts.mcmc.diagnostics.summary_without_draws import diagnosed
 from batchnuts.mcmc.diagnostics.verdict import Check, coefficients, diagnose_groups, judge, made_by
 from batchnuts.mcmc.statistics.draw_blocks import DrawBlock
 from batchnuts.mcmc.statistics.rank_normal import BLOCK

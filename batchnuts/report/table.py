@@ -13,8 +13,9 @@ from batchnuts.autobatch.machine import engine_infos
 from batchnuts.files.groups import AnyGroup, datasets_of
 from batchnuts.files.url import OutputLocation
 from batchnuts.mcmc.diagnostics.coefficient_parts import DiagnosticsError
-from batchnuts.mcmc.diagnostics.diagnose import COLUMNS, RUNNING_COLUMNS, Diagnostics
-from batchnuts.mcmc.diagnostics.summary_group import diagnosed
+from batchnuts.mcmc.diagnostics.columns import COLUMNS, DIGITS, NESTED_RHAT, RUNNING_COLUMNS, left_out_first
+from batchnuts.mcmc.diagnostics.diagnose import Diagnostics
+from batchnuts.mcmc.diagnostics.summary_without_draws import diagnosed
 from batchnuts.mcmc.diagnostics.verdict import diagnose_groups, judge, made_by
 from batchnuts.mcmc.statistics.chain_numbers import restarted_in_words, some_numbers
 from batchnuts.mcmc.storage.draws import Draws
@@ -27,16 +28,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-_LEFT_OUT_FIRST = (
-    ("mcse_sd",),
-    ("5%", "95%"),
-    ("mcse_mean",),
-    ("ess_tail",),
-    ("sd",),
-    ("ess_bulk", "ess_mean"),
-    ("mean",),
-)
-"""Columns in the order in which they are left out where a table is too wide."""
 _SPACE, _EDGES = 3, 4
 """Characters between two columns of a table, and those at its two edges together."""
 _NAME = 12
@@ -139,7 +130,7 @@ def summary_table(diagnostics: Diagnostics, rows: int = 12, *, width: int = _PLA
     order: Sequence[int] = (
         list(range(count)) if not left_out else [int(i) for i in diagnostics.most_suspect_first()[:rows]]
     )
-    order_of = "R-hat" if diagnostics.nested is None else "nested R-hat"
+    order_of = "R-hat" if diagnostics.nested is None else NESTED_RHAT
     more = f"{in_words(left_out, 'more coefficient')} {'is' if left_out == 1 else 'are'} not shown"
     caption = f"worst {order_of} first; {more}" if left_out else None
     names = [diagnostics.names[index] for index in order]
@@ -163,7 +154,7 @@ def summary_table(diagnostics: Diagnostics, rows: int = 12, *, width: int = _PLA
 def _those_that_fit(cells: Mapping[str, Sequence[str]], width: int) -> list[str]:
     """Names of the columns that fit so many characters beside the names of coefficients; at least one."""
     widths = {name: _SPACE + max(map(len, (name, *column))) for name, column in cells.items()}
-    for group in _LEFT_OUT_FIRST:
+    for group in left_out_first():
         if sum(widths.values()) <= width:
             break
         widths = {name: size for name, size in widths.items() if name not in group}
@@ -172,8 +163,4 @@ def _those_that_fit(cells: Mapping[str, Sequence[str]], width: int) -> list[str]
 
 def shown(column: str, value: float) -> str:
     """A number of the table as it is printed: `-` for NaN."""
-    if np.isnan(value):
-        return "-"
-    if column.startswith("ess"):
-        return f"{value:.0f}"
-    return f"{value:.4f}" if column in ("r_hat", "nested R-hat") else f"{value:.3g}"
+    return "-" if np.isnan(value) else f"{value:{DIGITS[column]}}"

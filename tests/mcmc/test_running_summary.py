@@ -11,7 +11,7 @@ from scipy.signal import lfilter
 
 import batchnuts
 from batchnuts.mcmc.diagnostics.diagnose import diagnose
-from batchnuts.mcmc.diagnostics.summary_group import PROBABILITIES, summary_group
+from batchnuts.mcmc.diagnostics.summary_without_draws import PROBABILITIES, summary_group
 from batchnuts.mcmc.settings.superchains import superchain_of
 from batchnuts.mcmc.statistics import running_summary
 from batchnuts.mcmc.statistics.nested_rhat import nested_rhat

@@ -1,6 +1,6 @@
 """Convergence and precision: R-hat, effective sample sizes, Monte Carlo errors, a verdict.
 
-The statistics are ArviZ's (rank-normalised split R-hat, bulk and tail ESS, Monte Carlo errors: convergence.py), nested
+The statistics are ArviZ's (rank-normalised split R-hat, bulk and tail ESS, Monte Carlo errors: columns.py), nested
 R-hat (nested_rhat.py), and what is seen of stuck chains (stuck_chains.py). All of them come from one reduction of each
 coefficient (reductions.py). Draws are read some coefficients at a time (draw_blocks.py, coefficient_parts.py), so that
 memory is bounded however many there are.
@@ -17,20 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.diagnostics.coefficient_parts import DiagnosticsError, in_parts
+from batchnuts.mcmc.diagnostics.columns import COLUMNS, computed_columns
 from batchnuts.mcmc.statistics.chain_moments import MINIMUM_DRAWS
 from batchnuts.mcmc.statistics.chain_numbers import named_chains, some_numbers
 from batchnuts.mcmc.statistics.convergence import convergence_of, rhat_noise_of
 from batchnuts.mcmc.statistics.draw_blocks import DrawBlock, as_block, parts_of
 from batchnuts.mcmc.statistics.late_chains import late_by_density, late_by_moments, mean_log_density, within_by_density
 from batchnuts.mcmc.statistics.nested_rhat import nested_of
-from batchnuts.mcmc.statistics.reductions import (
-    NESTED,
-    NOISE,
-    STATISTICS,
-    STUCK,
-    SUMMARY,
-    Reduced,
-)
+from batchnuts.mcmc.statistics.reductions import NESTED, NOISE, STUCK, Reduced
 from batchnuts.mcmc.statistics.rhat_noise import RHAT_LIMIT, RhatNoise, joined_noise
 from batchnuts.mcmc.statistics.rounding import ROUNDING_LIMIT, rounding_of
 from batchnuts.mcmc.statistics.stuck_chains import (
@@ -45,10 +39,6 @@ from batchnuts.settings.schema import in_words
 
 MOST_NAMES = 5
 """Names that a line of the verdict has."""
-COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat")
-"""What is computed of each coefficient; `batchnuts/report/table.py` prints it."""
-RUNNING_COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_mean", "r_hat")
-"""The columns where draws were not kept (running_summary.py)."""
 
 Blocks = NDArray[Any] | Sequence[DrawBlock]
 """Draws [chains, draws, coefficients], whole or in parts of some coefficients each; parts may be on a disk."""
@@ -337,10 +327,10 @@ def diagnose(
         )
     count = 0 if superchain is None else len(np.unique(superchain))
     nested = superchain if 1 < count < chains else None
-    wanted = {SUMMARY} | ({NESTED} if nested is not None else set())
-    if draws >= MINIMUM_DRAWS:
-        wanted |= {name for name in STATISTICS if name != "r_hat" or chains >= 2}
-        wanted |= {NOISE} if nested is None and chains >= 2 else set()
+    wanted = {column.needs for column in computed_columns(chains, draws)}
+    wanted |= {NESTED} if nested is not None else set()
+    if draws >= MINIMUM_DRAWS and nested is None and chains >= 2:
+        wanted |= {NOISE}
     if has_enough_draws((chains, draws)):
         wanted |= {STUCK}
     columns = {name: np.full(len(names), np.nan) for name in (*COLUMNS, NESTED)}
@@ -413,7 +403,7 @@ def _judged(
 ) -> tuple[dict[str, NDArray[np.float64]], StuckEvidence | None, RhatNoise | None, NDArray[np.float64]]:
     """COLUMNS and NESTED, as far as they are wanted, what is seen of stuck chains, the noise of R-hat, and by how much
     chains are late in some of so many coefficients (`late_by_moments`)."""
-    statistics = _summary(reduced) | convergence_of(reduced, wanted)
+    statistics = {column.name: column.of(reduced) for column in computed_columns(reduced.chains, reduced.draws)}
     noise = rhat_noise_of(reduced) if NOISE in wanted else None
     if superchain is not None:
         nested = nested_of(reduced, superchain)
@@ -422,25 +412,6 @@ def _judged(
     if reduced.values is not None:
         log_ratio = late_by_moments(reduced.values.mean, reduced.values.variance, coefficients)
     return statistics, evidence_of(reduced) if STUCK in wanted else None, noise, log_ratio
-
-
-def _summary(reduced: Reduced) -> dict[str, NDArray[np.float64]]:
-    """Mean, deviation and quantiles; coefficients that do not vary have their only value."""
-    moments = reduced.values
-    if moments is None:
-        nothing = np.empty(0)
-        mean, variance, low, high, count = nothing, nothing, nothing, nothing, 0
-    else:
-        count = moments.mean.shape[1] * reduced.draws
-        mean, variance, (low, high) = moments.overall_mean, moments.overall_variance, reduced.quantiles
-    single_draw = reduced.chains * reduced.draws == 1
-    sd = np.sqrt(variance * (count / max(count - 1, 1)))
-    return {
-        "mean": reduced.of_all(mean, reduced.first),
-        "sd": reduced.of_all(sd, np.nan if single_draw else 0.0),
-        "5%": reduced.of_all(low, reduced.first),
-        "95%": reduced.of_all(high, reduced.first),
-    }
 
 
 def _bounds(blocks: Sequence[DrawBlock]) -> list[tuple[int, int]]:

@@ -16,7 +16,8 @@ import numpy as np
 from batchnuts.disk_cache.identity import digest_of, own_sources
 from batchnuts.files.saving import OutputError, reason_of
 from batchnuts.files.url import OutputLocation
-from batchnuts.mcmc.diagnostics.diagnose import COLUMNS, Diagnostics
+from batchnuts.mcmc.diagnostics.columns import COLUMNS
+from batchnuts.mcmc.diagnostics.diagnose import Diagnostics
 from batchnuts.mcmc.storage.url_place import place_of
 
 if TYPE_CHECKING:

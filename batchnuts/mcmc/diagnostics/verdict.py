@@ -18,7 +18,7 @@ from batchnuts.mcmc.diagnostics.diagnose import (
     Diagnostics,
     diagnose,
 )
-from batchnuts.mcmc.diagnostics.summary_group import diagnosed
+from batchnuts.mcmc.diagnostics.summary_without_draws import diagnosed
 from batchnuts.mcmc.model.supports import elements_that_vary
 from batchnuts.mcmc.settings.superchains import superchain_of
 from batchnuts.mcmc.statistics.chain_moments import MINIMUM_DRAWS

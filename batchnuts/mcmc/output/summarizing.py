@@ -20,7 +20,7 @@ from typing_extensions import override
 from batchnuts.files.groups import datasets_of
 from batchnuts.files.saving import OutputError
 from batchnuts.files.sealed_file import read_arrays, write_arrays
-from batchnuts.mcmc.diagnostics.summary_group import summary_group
+from batchnuts.mcmc.diagnostics.summary_without_draws import summary_group
 from batchnuts.mcmc.diagnostics.verdict import labelled_elements
 from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.model.content import Content

@@ -20,7 +20,7 @@ import numpy as np
 from batchnuts.autobatch.machine import engine_infos, processors
 from batchnuts.files.saving import OVERHEAD, short_bytes
 from batchnuts.mcmc.diagnostics.coefficient_parts import diagnostics_bytes
-from batchnuts.mcmc.diagnostics.summary_group import PROBABILITIES
+from batchnuts.mcmc.diagnostics.summary_without_draws import PROBABILITIES
 from batchnuts.mcmc.execution.attempt import ROOM
 from batchnuts.mcmc.execution.chunk_plan import ALONE, MAX_WIDTH, buffer_rows, divide
 from batchnuts.mcmc.kernel.sample_statistics import draw_bytes

@@ -13,14 +13,14 @@ R-hat", Bayesian Analysis 2021, sections 3 and 4.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.statistics.chain_moments import Array, ChainMoments
-from batchnuts.mcmc.statistics.reductions import STATISTICS, Reduced, in_order, reduce_draws
+from batchnuts.mcmc.statistics.reductions import Reduced, in_order, reduce_draws
 from batchnuts.mcmc.statistics.rhat_noise import RhatNoise, noise_of_halves
 
 
@@ -35,32 +35,60 @@ def convergence(draws: NDArray[Any], names: Collection[str]) -> dict[str, Array]
 
 def convergence_of(reduced: Reduced, names: Collection[str]) -> dict[str, Array]:
     """The same, of draws that were reduced with these names among what was wanted."""
-    values, squares, halves = reduced.values, reduced.squares, reduced.halves
-    statistics: dict[str, Array | None] = {}
-    if values is None:
+    if reduced.values is None:
         return {name: np.full(len(reduced.varies), np.nan) for name in STATISTICS if name in names}
+    return {name: reduced.of_all(compute(reduced)) for name, compute in _COMPUTED.items() if name in names}
+
+
+def _rhat(reduced: Reduced) -> Array:
+    assert reduced.halves is not None
+    assert reduced.halves.folded is not None
+    half = reduced.draws // 2
+    return np.maximum(split_rhat(reduced.halves.scores, half), split_rhat(reduced.halves.folded, half))
+
+
+def _bulk_ess(reduced: Reduced) -> Array:
+    assert reduced.halves is not None
+    assert reduced.halves.scores.effective_size is not None
+    return reduced.halves.scores.effective_size
+
+
+def _tail_ess(reduced: Reduced) -> Array:
+    assert reduced.tail_sizes is not None
+    smallest: Array = reduced.tail_sizes.min(axis=0)
+    return smallest
+
+
+def _mcse_of_mean(reduced: Reduced) -> Array:
+    values = reduced.values
+    assert values is not None
+    assert values.effective_size is not None
     count = values.mean.shape[1] * reduced.draws
-    if "r_hat" in names:
-        assert halves is not None
-        assert halves.folded is not None
-        half = reduced.draws // 2
-        statistics["r_hat"] = np.maximum(split_rhat(halves.scores, half), split_rhat(halves.folded, half))
-    if "ess_bulk" in names:
-        assert halves is not None
-        statistics["ess_bulk"] = halves.scores.effective_size
-    if "ess_tail" in names:
-        assert reduced.tail_sizes is not None
-        statistics["ess_tail"] = reduced.tail_sizes.min(axis=0)
-    if "mcse_mean" in names:
-        assert values.effective_size is not None
-        statistics["mcse_mean"] = np.sqrt(values.overall_variance * count / (count - 1) / values.effective_size)
-    if "mcse_sd" in names:
-        assert squares is not None
-        assert squares.effective_size is not None
-        # the variance's error is that of a mean, of squares; the root's is that over twice the root (delta method)
-        of_variance = squares.overall_variance / squares.effective_size
-        statistics["mcse_sd"] = np.sqrt(of_variance / squares.overall_mean) / 2
-    return {name: reduced.of_all(part) for name, part in statistics.items() if part is not None}
+    error: Array = np.sqrt(values.overall_variance * count / (count - 1) / values.effective_size)
+    return error
+
+
+def _mcse_of_sd(reduced: Reduced) -> Array:
+    """The variance's error is that of a mean, of squares; the root's is that over twice the root (delta method)."""
+    squares = reduced.squares
+    assert squares is not None
+    assert squares.effective_size is not None
+    of_variance = squares.overall_variance / squares.effective_size
+    error: Array = np.sqrt(of_variance / squares.overall_mean) / 2
+    return error
+
+
+_COMPUTED: Mapping[str, Callable[[Reduced], Array]] = {
+    "r_hat": _rhat,
+    "ess_bulk": _bulk_ess,
+    "ess_tail": _tail_ess,
+    "mcse_mean": _mcse_of_mean,
+    "mcse_sd": _mcse_of_sd,
+}
+"""Of draws some of whose coefficients vary: the number of each of these."""
+
+STATISTICS = tuple(_COMPUTED)
+"""What `convergence` computes; what each needs is asked of `reduce_draws` by its name."""
 
 
 def rhat_noise_of(reduced: Reduced) -> RhatNoise:

@@ -22,9 +22,6 @@ from batchnuts.mcmc.statistics.rank_normal import NormalScores, Ranking
 TAILS = (0.05, 0.95)
 """The quantiles whose effective sample sizes make the tail ESS."""
 
-STATISTICS = ("r_hat", "ess_bulk", "ess_tail", "mcse_mean", "mcse_sd")
-"""What `convergence` computes."""
-
 SUMMARY, NESTED, STUCK, NOISE = "summary", "nested", "stuck", "noise"
 """What else can be asked for: means, standard deviations and quantiles; what nested R-hat, stuck chains, and the noise
 of R-hat need."""
@@ -83,7 +80,7 @@ class Reduced:
 def reduce_draws(values: NDArray[Any], wanted: Collection[str], scores: Scores = NormalScores) -> Reduced:
     """Reduce draws [coefficients, chains, draws], C-contiguous float32 or float64.
 
-    wanted: which of STATISTICS and of SUMMARY, NESTED, STUCK and NOISE, which goes with r_hat. Those of STATISTICS
+    wanted: which of convergence.STATISTICS and of SUMMARY, NESTED, STUCK and NOISE, which goes with r_hat. Statistics
     need 4 draws of each chain (chain_moments.MINIMUM_DRAWS), STUCK MINIMUM_DRAWS_JUDGED (stuck_chains.py).
     """
     low, high = values.min(axis=(1, 2)), values.max(axis=(1, 2))
