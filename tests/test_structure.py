@@ -36,6 +36,7 @@ WITHIN_AUTOBATCH = (
     ("run_options",),
     ("engine_choice",),
     ("api",),
+    ("lane_program", "own_threads"),
     ("machine", "prepare", "demos", "inside"),
 )
 """Each imports only from those before it, and from its own folder."""
