@@ -55,9 +55,9 @@ def _main(argv: Sequence[str] | None, stop: StopSignals, ending: Ending) -> int:
 
 def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: Ending, further: int) -> int:
     from batchnuts.autobatch import BatchnutsError
-    from batchnuts.cli.before_run import dry_run
     from batchnuts.cli.config import ConfigError, load_config
-    from batchnuts.cli.many_fits import dry_run_many, is_store, make_many, resumed_config
+    from batchnuts.cli.dry_run import dry_run
+    from batchnuts.cli.many_fits import is_store, make_many, resumed_config
     from batchnuts.cli.new_run import Task
     from batchnuts.cli.output_path import OutputRefused, path_of_new_run
     from batchnuts.settings.schema import SettingsError
@@ -72,12 +72,10 @@ def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: En
             task = lengthen(arguments, ending, further) if further else resume(arguments, ending)
             return 0 if task is None else _make_run(task, stop, ending)
         config = load_config(arguments.config, arguments.overrides)
-        if config.many is not None:
-            if arguments.dry_run:
-                return dry_run_many(config, force=arguments.force)
-            return make_many(config, ending, stop, force=arguments.force, quiet=arguments.quiet)
         if arguments.dry_run:
             return dry_run(config, force=arguments.force)
+        if config.many is not None:
+            return make_many(config, ending, stop, force=arguments.force, quiet=arguments.quiet)
         if config.output.format != "auto":  # else it is known once the model is
             path_of_new_run(config, force=arguments.force)
         return _make_run(Task(config, arguments.force, arguments.quiet), stop, ending)

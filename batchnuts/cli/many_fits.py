@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from batchnuts.cli.ending import Ending
-from batchnuts.process.signals import StopSignals, say
+from batchnuts.process.signals import StopSignals
 
 if TYPE_CHECKING:
     from batchnuts.cli.config import RunConfig
@@ -67,7 +66,7 @@ def resumed_config(path: str, overrides: Sequence[str], further: int) -> RunConf
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """The fits of a config that are to be made."""
 
     model: Model
@@ -78,7 +77,7 @@ class _Plan:
     """Makes them."""
 
 
-def _plan(config: RunConfig) -> _Plan:
+def plan_of(config: RunConfig) -> Plan:
     """What a config asks for. Raises ConfigError, and ModelError for a model without what that needs."""
     from batchnuts.many.calibration import Calibration, simulations
     from batchnuts.many.fit import HELD_OUT, RANKS
@@ -93,37 +92,17 @@ def _plan(config: RunConfig) -> _Plan:
         place, fits = many.sbc.simulate, many.sbc.fits
         simulate = None if place is None else imported("simulate", place, section="many.sbc")
         sets = simulations(model, simulate, config.execution, fits, seed)
-        return _Plan(model, fits, frozenset({RANKS}), lambda run: Calibration(run.of_sets(sets, fits)))
+        return Plan(model, fits, frozenset({RANKS}), lambda run: Calibration(run.of_sets(sets, fits)))
     if many.folds is not None:
         parts, names = folds_of(model, many.folds, None, seed)
-        return _Plan(model, len(parts), frozenset({HELD_OUT}), lambda run: cross_validated(run, model, parts, names))
+        return Plan(model, len(parts), frozenset({HELD_OUT}), lambda run: cross_validated(run, model, parts, names))
     if many.priors is not None:
         priors = priors_of(model, many.priors)
         keep = frozenset({*many.keep, "mean", "sd"})
-        return _Plan(model, len(priors), keep, lambda run: Sensitivity(run.of_sets(priors, len(priors))))
+        return Plan(model, len(priors), keep, lambda run: Sensitivity(run.of_sets(priors, len(priors))))
     count = data_sets.count
     assert count is not None, "it is known of columns and files"
-    return _Plan(model, count, frozenset(many.keep), lambda run: run.of_data(data_sets, many.mask))
-
-
-def dry_run_many(config: RunConfig, *, force: bool) -> int:
-    """Print the resolved config; on stderr how many fits there are, and the check of the model with its example."""
-    config = _with_defaults(config)
-    try:
-        plan = _plan(config)
-    finally:
-        sys.stdout.write(config.to_yaml())
-        sys.stdout.flush()
-    _settings(config, plan)
-    check = plan.model.check(config.sampler.seed)
-    say(f"the model was {'checked' if check.ok else 'checked, with problems'}:\n{check}")
-    sampler = config.sampler
-    say(
-        f"{plan.count:,} fits of {sampler.chains} chains, {'at most ' * (sampler.until is not None)}{sampler.draws:,} "
-        f"draws of each; of each fit {', '.join(sorted(plan.keep))} would be written to {_path(config)}"
-    )
-    _refuse_existing(_path(config), force)
-    return 0 if check.ok else 1
+    return Plan(model, count, frozenset(many.keep), lambda run: run.of_data(data_sets, many.mask))
 
 
 def make_many(
@@ -133,14 +112,14 @@ def make_many(
     from batchnuts.many.result import ManyResult
     from batchnuts.many.run import ManyRun
 
-    config = _with_defaults(config)
-    path = _path(config)
+    config = with_defaults(config)
+    path = store_path(config)
     if not resume:
-        _refuse_existing(path, force)
-    plan = _plan(config)
+        refuse_existing(path, force)
+    plan = plan_of(config)
     assert config.many is not None, "the config has the section"
     run = ManyRun(
-        _settings(config, plan),
+        settings_of_fits(config, plan),
         path=path,
         resume=resume,
         replace_store=force and not resume,
@@ -163,7 +142,8 @@ def make_many(
     return 0
 
 
-def _refuse_existing(path: Path, force: bool) -> None:
+def refuse_existing(path: Path, force: bool) -> None:
+    """Raise OutputRefused for a store that is there, unless it may be replaced."""
     from batchnuts.cli.output_path import OutputRefused
 
     if path.exists() and not force:
@@ -173,7 +153,7 @@ def _refuse_existing(path: Path, force: bool) -> None:
         )
 
 
-def _with_defaults(config: RunConfig) -> RunConfig:
+def with_defaults(config: RunConfig) -> RunConfig:
     """The config with what is the default of many fits."""
     from batchnuts.many.calibration import DEFAULTS as OF_CALIBRATION
     from batchnuts.many.run import DEFAULTS
@@ -186,7 +166,8 @@ def _with_defaults(config: RunConfig) -> RunConfig:
     return replace(config, sampler=config.sampler.model_copy(update=missing))
 
 
-def _settings(config: RunConfig, plan: _Plan) -> FitSettings:
+def settings_of_fits(config: RunConfig, plan: Plan) -> FitSettings:
+    """The settings of each fit; raises what a fit would raise for them."""
     from batchnuts.many.fit import HELD_OUT
     from batchnuts.many.run import settings_of
 
@@ -203,7 +184,8 @@ def _listed(fits: Any) -> Iterator[str]:
         yield f"  and {len(bad) - MOST_LINES:,} more"
 
 
-def _path(config: RunConfig) -> Path:
+def store_path(config: RunConfig) -> Path:
+    """Where the store of all fits is, or will be."""
     return Path(config.output.path or f"{config.stem}.zarr").expanduser()
 
 

@@ -61,10 +61,10 @@ class Prepared:
 
 def prepare(task: Task, view: View, stop: StopSignals) -> Prepared:
     """Import the libraries, build the model, and decide where the draws go; a run that cannot be is refused."""
-    from batchnuts.cli.before_run import decided, forecast_of
     from batchnuts.cli.config import build_model
     from batchnuts.cli.first_imports import import_first, import_for
     from batchnuts.cli.output_path import path_of_new_run, require_space
+    from batchnuts.cli.size_and_format import decided, forecast_of
     from batchnuts.disk_cache.folder import keeping
     from batchnuts.files.saving import short_bytes
     from batchnuts.process.memory import available_memory

@@ -1,4 +1,4 @@
-"""What is known of a run before it is made: its size, the format of its output, and `--dry-run`."""
+"""`--dry-run`: what is known of a run, or of many fits, before they are made."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 
 from batchnuts.cli.config import RunConfig, build_model, is_users_own
 from batchnuts.cli.output_path import checked_path_of_new_run, require_space
+from batchnuts.cli.size_and_format import decided, forecast_of
 from batchnuts.mcmc.model.model import Model
-from batchnuts.mcmc.run.forecast import Forecast, Size, forecast, memory_problem
+from batchnuts.mcmc.run.forecast import Size, memory_problem
 from batchnuts.process.signals import say
 from batchnuts.user_models.target import DataOptions
 
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 
 
 def dry_run(config: RunConfig, *, force: bool) -> int:
+    """Print the resolved config, and on stderr what the run would take; gives the exit code.
+
+    force: whether its output may replace what is there.
+    """
+    return _of_many_fits(config, force) if config.many is not None else _of_one_run(config, force)
+
+
+def _of_one_run(config: RunConfig, force: bool) -> int:
     """Print the resolved config; on stderr the memory and disk that the run takes, and the check of a user's model.
 
     Raises what the run would raise before it draws: for an output that cannot be written, variables that there are
@@ -72,13 +81,13 @@ def dry_run(config: RunConfig, *, force: bool) -> int:
         return choose_density_library(model, config.execution, start, chains)[0]
 
     check_content(model, density_library, config.output.content)
-    check_starts(config, model)
+    _check_starts(config, model)
     location = checked_path_of_new_run(config, force=force, begun_in=begun_in)
     require_space(location, expected.file_at_least, config)
     return 0 if fits and problem is None else 1
 
 
-def check_starts(config: RunConfig, model: Model) -> None:
+def _check_starts(config: RunConfig, model: Model) -> None:
     """Raise SettingsError where chains cannot start as the settings say; their number need not be decided yet."""
     from batchnuts.autobatch.machine import processors
     from batchnuts.mcmc.run.chains_choice import possible_chains, with_chains
@@ -93,33 +102,23 @@ def check_starts(config: RunConfig, model: Model) -> None:
     make_proposals(model, sampler, execution, read_tuning(model, sampler))
 
 
-def decided(config: RunConfig, model: Model) -> RunConfig:
-    """The config with the format of its output, which may depend on how large the output will be."""
-    from batchnuts.files.saving import short_bytes
-    from batchnuts.mcmc.storage.stored_run import has_zarr
+def _of_many_fits(config: RunConfig, force: bool) -> int:
+    """Print the resolved config; on stderr how many fits there are, and the check of the model with its example."""
+    from batchnuts.cli.many_fits import plan_of, refuse_existing, settings_of_fits, store_path, with_defaults
 
-    if config.output.format != "auto":
-        return config
-    size = forecast_of(config, model).file
-    result = config.decided(size, has_zarr())
-    if not result.output.streams and config.decided(size).output.streams:
-        say(
-            f"the draws ({short_bytes(size)}) stay in memory until the end: to write them to a Zarr store while chains "
-            "run, install zarr (pip install 'batchnuts[zarr]')."
-        )
-    return result
-
-
-def forecast_of(config: RunConfig, model: Model) -> Forecast:
-    """The memory and the disk that the run takes."""
-    from batchnuts.mcmc.model.library_choice import likely_backend
-
-    return forecast(
-        config.sampler,
-        config.execution,
-        Size.of(model, config.output.content),
-        content=config.output.content,
-        streamed=config.output.streams,
-        checkpoints=config.output.checkpoint_seconds is not None,
-        backend=likely_backend(model, config.execution),
+    config = with_defaults(config)
+    try:
+        plan = plan_of(config)
+    finally:
+        sys.stdout.write(config.to_yaml())
+        sys.stdout.flush()
+    settings_of_fits(config, plan)
+    check = plan.model.check(config.sampler.seed)
+    say(f"the model was {'checked' if check.ok else 'checked, with problems'}:\n{check}")
+    sampler = config.sampler
+    say(
+        f"{plan.count:,} fits of {sampler.chains} chains, {'at most ' * (sampler.until is not None)}{sampler.draws:,} "
+        f"draws of each; of each fit {', '.join(sorted(plan.keep))} would be written to {store_path(config)}"
     )
+    refuse_existing(store_path(config), force)
+    return 0 if check.ok else 1
