@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 from pydantic_core import PydanticUndefined
 
@@ -16,6 +16,7 @@ from batchnuts.mcmc.settings.cluster_settings import ClusterSettings
 from batchnuts.mcmc.settings.run_settings import (
     ExecutionSettings,
     ExpertSettings,
+    InitMethod,
     InitSettings,
     SamplerSettings,
     WarmupSettings,
@@ -32,7 +33,7 @@ class Options(TypedDict, total=False):
     """auto, a number of transitions, or a mapping with settings of warmup. Default: 'auto'."""
     draws: int
     """draws kept per chain, after warmup. Default: 200."""
-    init: Literal["auto", "uniform", "prior", "values", "run", "pathfinder"] | Mapping[str, Any] | InitSettings
+    init: InitMethod | Mapping[str, Any] | InitSettings
     """where chains start: a method, or a mapping with it and its options. Default: 'auto'."""
     superchains: int | None
     """number of groups of chains that share an initial position; null: 16 for 64 chains or more, else every chain
@@ -91,6 +92,9 @@ class Options(TypedDict, total=False):
 MAIN_VALUES: Mapping[str, Any] = {"warmup": "auto", "init": "auto", "expert": {}}
 """The defaults of groups of settings as users write them."""
 
+_METHODS = f"Literal{[*get_args(InitMethod)]}".replace("'", '"')
+"""InitMethod, written out."""
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -104,7 +108,7 @@ def with_options(function: Function) -> Function:
         for name, field in schema.model_fields.items():
             default = MAIN_VALUES.get(name, field.default)
             assert default is not PydanticUndefined, "all settings have defaults"
-            annotation = Options.__annotations__[name].__forward_arg__
+            annotation = Options.__annotations__[name].__forward_arg__.replace("InitMethod", _METHODS)
             keywords.append(
                 inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
             )

@@ -91,7 +91,7 @@ def _check_starts(config: RunConfig, model: Model) -> None:
     """Raise SettingsError where chains cannot start as the settings say; their number need not be decided yet."""
     from batchnuts.autobatch.machine import processors
     from batchnuts.mcmc.run.chains_choice import possible_chains, with_chains
-    from batchnuts.mcmc.starts.initialization import count_starts, make_proposals
+    from batchnuts.mcmc.starts.methods import count_starts, make_proposals
     from batchnuts.mcmc.starts.tuning import read_tuning
 
     sampler, execution = config.sampler, config.execution

@@ -14,7 +14,7 @@ from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings, WarmupSettings
 from batchnuts.mcmc.starts.find_starts import check_at_starts, find_starts
-from batchnuts.mcmc.starts.initialization import make_proposals
+from batchnuts.mcmc.starts.methods import make_proposals
 
 NUMPY = ExecutionSettings(backend="numpy")
 

@@ -13,7 +13,7 @@ from batchnuts import positive, sample_chains
 from batchnuts.autobatch import ops
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.settings.run_settings import split_settings
-from batchnuts.mcmc.starts.initialization import make_proposals, positions_to_check
+from batchnuts.mcmc.starts.methods import make_proposals, positions_to_check
 from batchnuts.mcmc.starts.pathfinder import approximations, climb, inverse_hessian, pathfinder_starts
 from batchnuts.settings.schema import SettingsError
 

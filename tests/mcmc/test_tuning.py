@@ -20,7 +20,7 @@ from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.output.datasets import to_datasets
 from batchnuts.mcmc.run.run import Run
 from batchnuts.mcmc.settings.run_settings import SamplerSettings, split_settings
-from batchnuts.mcmc.starts.initialization import make_proposals
+from batchnuts.mcmc.starts.methods import make_proposals
 from batchnuts.mcmc.starts.tuning import read_tuning
 from batchnuts.settings.schema import SettingsError
 

@@ -24,10 +24,10 @@ from batchnuts.mcmc.model.declarations import Parameter, declared_variables
 from batchnuts.mcmc.model.failures import ends_nothing
 from batchnuts.mcmc.model.findings import ModelCheck
 from batchnuts.mcmc.model.from_libraries import FromLibraries, later
-from batchnuts.mcmc.model.initializer import INITIALIZER, initialized
 from batchnuts.mcmc.model.model_cache import ModelCache
 from batchnuts.mcmc.model.named_parameters import NamedParameters, arrays_by_name
 from batchnuts.mcmc.model.supports import SupportError
+from batchnuts.mcmc.model.users_initializer import INITIALIZER, initialized
 from batchnuts.mcmc.model.variables import (
     Data,
     Labels,

@@ -15,7 +15,7 @@ from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.model.quantities import check_quantities
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts.find_starts import check_at_starts
-from batchnuts.mcmc.starts.initialization import Proposals, positions_to_check
+from batchnuts.mcmc.starts.methods import Proposals, positions_to_check
 
 
 @dataclass(frozen=True, eq=False)

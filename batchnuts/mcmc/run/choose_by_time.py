@@ -16,7 +16,7 @@ from batchnuts.mcmc.run.forecast import Size
 from batchnuts.mcmc.run.gradient_times import gradient_times
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts.find_starts import check_at_starts
-from batchnuts.mcmc.starts.initialization import count_starts, make_proposals, positions_to_check
+from batchnuts.mcmc.starts.methods import count_starts, make_proposals, positions_to_check
 from batchnuts.mcmc.starts.tuning import read_tuning
 from batchnuts.settings.schema import SettingsError
 

@@ -13,7 +13,7 @@ from batchnuts.mcmc.run.checked_model import CheckedModel, checked_model
 from batchnuts.mcmc.run.run import ProgressCallback, Run
 from batchnuts.mcmc.run.sampling import phases
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.starts.initialization import make_proposals
+from batchnuts.mcmc.starts.methods import make_proposals
 from batchnuts.mcmc.starts.tuning import Tuning
 from batchnuts.mcmc.stopping.interim_analyses import interim_analyses_of
 from batchnuts.mcmc.storage.draws import Draws

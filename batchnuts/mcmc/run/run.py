@@ -37,7 +37,7 @@ from batchnuts.mcmc.run.spent import Spent
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.settings.superchains import count_superchains, superchain_of
 from batchnuts.mcmc.starts.find_starts import find_starts
-from batchnuts.mcmc.starts.initialization import Proposals
+from batchnuts.mcmc.starts.methods import Proposals
 from batchnuts.mcmc.starts.tuning import Tuning
 from batchnuts.mcmc.stopping.interim_analyses import InterimAnalyses
 from batchnuts.mcmc.storage.contract import MakeStorage

@@ -33,7 +33,7 @@ from batchnuts.mcmc.run.run import ProgressCallback, Run
 from batchnuts.mcmc.run.saving_and_resuming import Beginning, place_of_saved, resumed
 from batchnuts.mcmc.run.spent import Spent
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.starts.initialization import Proposals, make_proposals
+from batchnuts.mcmc.starts.methods import Proposals, make_proposals
 from batchnuts.mcmc.starts.tuning import read_tuning
 from batchnuts.mcmc.stopping.interim_analyses import interim_analyses_of
 from batchnuts.mcmc.storage.contract import Stream

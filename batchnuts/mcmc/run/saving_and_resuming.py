@@ -26,7 +26,7 @@ from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.run.spent import Spent
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.starts.initialization import Proposals
+from batchnuts.mcmc.starts.methods import Proposals
 from batchnuts.mcmc.starts.tuning import Tuning
 from batchnuts.mcmc.stopping.interim_analyses import InterimAnalyses
 from batchnuts.mcmc.storage.draws import WarmupReport, WindowTuning

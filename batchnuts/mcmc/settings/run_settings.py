@@ -115,10 +115,14 @@ def _as_lists(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
+InitMethod = Literal["auto", "uniform", "prior", "values", "run", "pathfinder"]
+"""How chains may start (starts/methods.py)."""
+
+
 class InitSettings(Settings):
     """Where chains start. In place of the whole group, its method will do."""
 
-    method: Literal["auto", "uniform", "prior", "values", "run", "pathfinder"] = Field(
+    method: InitMethod = Field(
         "auto",
         description="auto: the values or the run given, else the model's initializer, else uniform; uniform: on "
         "(-radius, radius) in unconstrained space; prior: draws from the model's prior; values: those given; run: "

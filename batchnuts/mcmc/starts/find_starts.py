@@ -17,7 +17,7 @@ from batchnuts.mcmc.model.library_choice import DensityLibrary, density_library_
 from batchnuts.mcmc.model.lost_observations import lost_observations
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.starts.absurd_starts import absurd_starts
-from batchnuts.mcmc.starts.initialization import Proposals
+from batchnuts.mcmc.starts.methods import Proposals
 
 TRIES = 100
 """How often a start is drawn before it is an error that the density is not finite there; as in Stan."""
