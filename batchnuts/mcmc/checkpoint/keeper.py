@@ -2,7 +2,7 @@
 
     run.nc.checkpoint/     of a URL: in the current folder (url.py)
         lock               held by the process that runs it
-        checkpoint.npz     the last one (file.py)
+        checkpoint.npz     the last one (sealed_file.py)
         000001.npz, ...    records of the stretch under way (storage/logged.py); those of older stretches are deleted
         state/             of a store under a URL: what is needed until the run ends (storage/url_place.py)
 
