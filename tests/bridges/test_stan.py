@@ -196,10 +196,20 @@ def test_initial_values_by_stans_names(values: Any) -> None:
         )
 
 
+def test_parameters_without_initial_values_start_at_random() -> None:
+    model = schools()
+    result = batchnuts.sample_chains(
+        model, chains=4, draws=1, warmup=0, seed=1, step_size=1e-8, init={"values": {"tau": 2.0}}
+    )
+    np.testing.assert_allclose(result.posterior["tau"], 2.0, atol=1e-3)
+    assert np.unique(np.round(result.posterior["mu"], 3)).size == 4
+    assert np.abs(result.posterior["mu"]).max() < 2
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"mu": 1.0, "tau": 2.0}, r"got values for \['mu', 'tau'\]; expected \['eta', 'mu', 'tau'\]"),
+        ({"mu": 1.0, "nu": 2.0}, r"got values for \['mu', 'nu'\]; expected \['eta', 'mu', 'tau'\]"),
         (STARTS | {"tau": -1.0}, "Stan refuses them: .*-1"),
         (STARTS | {"eta": [0.5] * 7}, r"'eta' has shape .*7.*; expected it to end with \(8,\)"),
     ],

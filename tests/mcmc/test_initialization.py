@@ -91,6 +91,19 @@ def test_draws_of_an_earlier_run_are_starts(tmp_path: Path) -> None:
         proposals(init={"run": str(tmp_path / "text.nc")})
 
 
+def test_variables_without_values_start_at_random(tmp_path: Path) -> None:
+    """With `radius`, and somewhere else in a second attempt."""
+    (tmp_path / "inits.json").write_text('{"mu": [3.0, 4.0]}')
+    for values in ({"mu": [3.0, 4.0]}, str(tmp_path / "inits.json")):
+        propose = proposals(chains=6, superchains=6, init={"values": values, "radius": 0.5})
+        first, second = propose(0), propose(1)
+        np.testing.assert_array_equal(first[:, 0], [3.0, 4.0] * 3)
+        np.testing.assert_array_equal(second[:, 0], [3.0, 4.0] * 3)
+        assert len(np.unique(first[:, 1:])) == 12
+        assert np.abs(first[:, 1:]).max() < 0.5 + 1e-6
+        assert (first[:, 1:] != second[:, 1:]).all()
+
+
 @pytest.mark.parametrize(
     ("init", "message"),
     [
@@ -99,7 +112,8 @@ def test_draws_of_an_earlier_run_are_starts(tmp_path: Path) -> None:
         ({"method": "values"}, "init: method is values, but values is not given"),
         ({"method": "prior", "run": "x.nc"}, "init: found run, which has no effect with method prior"),
         ({"run": "nowhere.nc"}, "init.run: there is no file nowhere.nc"),
-        ({"values": {"mu": 1.0}}, "init.values: Model 'density': got values for ['mu']; expected ['mu', 'tau']"),
+        ({"values": {"nu": 1.0}}, "init.values: Model 'density': got values for ['nu']; expected ['mu', 'tau']"),
+        ({"values": "none.json"}, "init.values: the file 'none.json' cannot be read as JSON: "),
         (
             {"values": {"mu": "x", "tau": [1.0, 1.0]}},
             "sampler.init.values.mu: found 'x'; expected numbers, or",

@@ -213,6 +213,17 @@ class StanModel:
             raise StanError(self._text(error))
         return position
 
+    def parameters(self, position: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The parameters at a position, in Stan's order. Raises StanError."""
+        position, error = np.ascontiguousarray(position, "float64"), _Error()
+        parameters = np.empty(len(self.names(False, False)))
+        if self._library.bs_param_constrain(
+            self.handle, False, False, position.ctypes.data, parameters.ctypes.data, any_generator(),
+            ctypes.byref(error),
+        ):  # fmt: skip
+            raise StanError(self._text(error))
+        return parameters
+
     def _text(self, error: Any) -> str:
         if not error:
             return "an error without a message"

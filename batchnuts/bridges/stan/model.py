@@ -362,11 +362,25 @@ class Unconstrained:
             raise SupportError(f"Stan refuses them: {str(error).rstrip('.')}") from None
 
 
+@dataclass(frozen=True, eq=False)
+class Constrained:
+    """The values of the program's parameters at a position."""
+
+    compiled: Compiled
+    blocks: Sequence[Block]
+
+    def __call__(self, position: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """[dimension] to name -> array."""
+        numbers = self.compiled.stan.parameters(position)
+        return {block.name: numbers[block.places] for block in self.blocks}
+
+
 def _parameters(compiled: Compiled) -> NamedParameters:
     """Those of the program, under their names."""
     blocks = blocks_of(compiled.stan.names(False, False))
     free_names = tuple(map(index_from_0, compiled.stan.free_names()))
-    return NamedParameters({block.name: block.shape for block in blocks}, Unconstrained(compiled, blocks), free_names)
+    shapes = {block.name: block.shape for block in blocks}
+    return NamedParameters(shapes, Unconstrained(compiled, blocks), free_names, Constrained(compiled, blocks))
 
 
 def _data(values: Mapping[str, Any], predicted: Sequence[Block]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -305,6 +305,16 @@ class Model(FromLibraries):
         except SupportError as error:
             raise ModelError(f"Model {self.name!r}: {error}.") from None
 
+    def values_at(self, positions: NDArray[Any]) -> dict[str, NDArray[Any]] | None:
+        """What `unconstrain` takes, at positions [n, dimension] in NumPy: name -> array [n, *shape]; None where
+        another library does not tell."""
+        if self.parameters is None:
+            return {name: np.asarray(array) for name, array in self.constrain(positions).items()}
+        if (constrained := self.parameters.constrained) is None:
+            return None
+        rows = [constrained(row) for row in positions.astype("float64")]
+        return {name: np.stack([row[name] for row in rows]) for name in self.parameters.shapes}
+
     def _unconstrain(self, values: Mapping[str, Any]) -> NDArray[Any]:
         if self.parameters is not None:
             return self.parameters.positions(values).astype(self.dtype)

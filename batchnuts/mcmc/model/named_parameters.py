@@ -46,6 +46,8 @@ class NamedParameters:
     """
     free_names: Sequence[str] = ()
     """A name for each number of the position, where the library has names for them."""
+    constrained: Callable[[NDArray[np.float64]], Mapping[str, NDArray[np.float64]]] | None = None
+    """The values [*shape] by name at a position [dimension], where the library can say."""
 
     def positions(self, values: Mapping[str, Any]) -> NDArray[np.float64]:
         """Values [..., *shape] by name to positions [..., dimension]. Raises SupportError."""

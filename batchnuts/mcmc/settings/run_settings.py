@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -134,8 +136,8 @@ class InitSettings(Settings):
     )
     values: dict[str, Any] | None = Field(
         None,
-        description="values of all variables by name, or a list of several initial values for each, which "
-        "superchains use in turn",
+        description="values of variables by name, or a list of several initial values for each, which superchains "
+        "use in turn, or the path of a JSON file of these; variables that are not named start at random",
     )
     run: str | None = Field(None, min_length=1, description="file of an earlier run, whose draws are initial values")
 
@@ -147,8 +149,8 @@ class InitSettings(Settings):
     @field_validator("values", mode="before")
     @classmethod
     def _plain(cls, values: Any) -> Any:
-        """Arrays of any library as lists: settings are saved with a run."""
-        return _as_lists(values)
+        """Arrays of any library as lists, and what a file holds: settings are saved with a run."""
+        return _of_json(values) if isinstance(values, str | os.PathLike) else _as_lists(values)
 
     @model_validator(mode="after")
     def _fits(self) -> InitSettings:
@@ -463,6 +465,14 @@ class ExecutionSettings(Settings):
                 f"found {shown(cache)}{problem or ''}; expected auto, the path of a folder, or null for no cache"
             )
         return cache
+
+
+def _of_json(path: str | os.PathLike[str]) -> Any:
+    """What a JSON file holds, as Stan's of initial values. Raises ValueError where it cannot be read."""
+    try:
+        return json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the file {os.fspath(path)!r} cannot be read as JSON: {error}") from None
 
 
 def split_settings(values: Mapping[str, Any]) -> tuple[SamplerSettings, ExecutionSettings]:

@@ -69,8 +69,7 @@ def _of_superchains(
     """Positions [superchains, dimension] of an attempt."""
     init = sampler.init
     if init.values is not None:
-        rows = _of_values(model, init.values, count)
-        return lambda attempt: rows[np.arange(count) % len(rows)]
+        return _of_values(model, sampler, init.values, count)
     if init.run is not None:
         drawn = draws_of_run(model, init.run, "sampler.init.run")
         return lambda attempt: _chosen(drawn, count, sampler.seed, attempt)
@@ -138,8 +137,8 @@ def _arrays(model: Model, values: Mapping[str, Any]) -> tuple[dict[str, NDArray[
     return arrays, leads.pop() if leads else 1
 
 
-def _of_values(model: Model, values: Mapping[str, Any], count: int) -> NDArray[Any]:
-    """[starts, dimension], from values by name [*shape] or [starts, *shape]."""
+def _of_values(model: Model, sampler: SamplerSettings, values: Mapping[str, Any], count: int) -> Proposals:
+    """Positions of values by name, [*shape] or [starts, *shape]; those of variables without values are random."""
     arrays, starts = _arrays(model, values)
     shapes = model.value_shapes
     if starts > count:
@@ -151,11 +150,27 @@ def _of_values(model: Model, values: Mapping[str, Any], count: int) -> NDArray[A
         name: np.broadcast_to(array, (starts, *array.shape)) if array.shape == shapes.get(name) else array
         for name, array in arrays.items()
     }
-    try:
-        rows = model.unconstrain(spread)
-    except ModelError as error:
-        raise SettingsError(f"sampler.init.values: {error}") from None
-    return np.asarray(rows).reshape(starts, model.dimension)
+
+    def unconstrained(values: Mapping[str, Any]) -> NDArray[Any]:
+        try:
+            return np.asarray(model.unconstrain(values)).reshape(-1, model.dimension)
+        except ModelError as error:
+            raise SettingsError(f"sampler.init.values: {error}") from None
+
+    def completed(attempt: int) -> NDArray[Any]:
+        rng = _rng(sampler, attempt)
+        if model.initializer is None:
+            others = _uniform(model, sampler.init, rng, count).astype(model.dtype)
+        else:
+            others = model.initial_positions(rng, sampler.chain_count)[:count]
+        given = {name: array[np.arange(count) % len(array)] for name, array in spread.items()}
+        return unconstrained({**(model.values_at(others) or {}), **given})
+
+    if set(spread) < set(shapes):
+        completed(0)  # values that are refused are reported before anything else
+        return completed
+    rows = unconstrained(spread)
+    return lambda attempt: rows[np.arange(count) % len(rows)]
 
 
 def _of_prior(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, count: int) -> Proposals:
