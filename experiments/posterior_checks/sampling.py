@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import time
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from batchnuts.bridges.errors import NotInstalledError
 from batchnuts.cli.config import ConfigError, build_model
@@ -16,6 +19,7 @@ from batchnuts.experiments.harness.task import Figures, Preparation, Runnable
 from batchnuts.experiments.posterior_checks.moments import encode, summarize, transformed
 from batchnuts.experiments.posterior_checks.registry import REGISTRY
 from batchnuts.experiments.posterior_checks.task import MissingLibrary, Sampling, Task
+from batchnuts.mcmc.diagnostics.diagnose import Diagnostics
 
 
 def prepare(task: Task) -> Runnable:
@@ -41,8 +45,7 @@ def figures_of(sampling: Sampling, task: Task, seed: int) -> Figures:
     load = os.getloadavg()[0]
     run = sampling.run(seed)
     moments, diagnostics = summarize(transformed(run.draws, task.transforms))
-    order, varies = diagnostics.worst_first(), diagnostics.columns["sd"] > 0
-    worst = int(order[varies[order]][0]) if varies.any() else int(order[0])  # decoded states may all be the same
+    worst = _worst(diagnostics, run.draws)
     fewest = int(np.nanargmin(diagnostics.columns["ess_bulk"]))
     return {
         "seconds": run.seconds,
@@ -56,3 +59,12 @@ def figures_of(sampling: Sampling, task: Task, seed: int) -> Figures:
         "moments": encode(moments),
         "load": load,
     }
+
+
+def _worst(diagnostics: Diagnostics, draws: Mapping[str, NDArray[Any]]) -> int:
+    """The number of the coefficient with the largest R-hat among real numbers, if there are any: of decoded states, most
+    have one value, and of the rare others R-hat says nothing."""
+    order = diagnostics.worst_first()
+    integers = [np.all(array == np.rint(array), axis=(0, 1)).reshape(-1) for array in draws.values()]
+    real = order[~np.concatenate(integers)[order]]
+    return int(real[0] if len(real) else order[0])
