@@ -62,7 +62,7 @@ def figures_of(sampling: Sampling, task: Task, seed: int) -> Figures:
 
 
 def _worst(diagnostics: Diagnostics, draws: Mapping[str, NDArray[Any]]) -> int:
-    """The number of the coefficient with the largest R-hat among real numbers, if there are any: of decoded states, most
+    """The number of the coefficient with the largest R-hat among real numbers, if there are any: most decoded states
     have one value, and of the rare others R-hat says nothing."""
     order = diagnostics.worst_first()
     integers = [np.all(array == np.rint(array), axis=(0, 1)).reshape(-1) for array in draws.values()]
