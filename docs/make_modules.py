@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "modules.md"
 
 ORDER = (
     *("process", "disk_cache", "autobatch", "densities", "settings", "files", "mcmc", "cluster", "progress", "models"),
-    *("user_models", "bridges", "report", "api", "cli", "experiments"),
+    *("user_models", "many", "bridges", "report", "api", "cli", "experiments"),
 )
 WITHIN_MCMC = (
     *("settings", "model", "kernel", "statistics", "storage", "execution", "starts", "warmup", "stopping"),

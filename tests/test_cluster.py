@@ -40,7 +40,8 @@ from batchnuts.mcmc.execution import chunk
 from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.settings.cluster_settings import ClusterSettings
-from batchnuts.mcmc.storage.draws import Draws, Progress
+from batchnuts.mcmc.storage.draws import Draws
+from batchnuts.mcmc.storage.progress import Progress
 from batchnuts.process.signals import StopSignals
 
 

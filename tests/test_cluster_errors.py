@@ -26,8 +26,9 @@ from batchnuts.mcmc.execution.program_cache import Programs, borrow
 from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.settings.cluster_settings import ClusterSettings
-from batchnuts.mcmc.storage.draws import Progress, RunFailed
+from batchnuts.mcmc.storage.draws import RunFailed
 from batchnuts.mcmc.storage.place import LocalPlace
+from batchnuts.mcmc.storage.progress import Progress
 from batchnuts.process.signals import StopSignals
 from batchnuts.settings.schema import SettingsError
 

@@ -15,8 +15,8 @@ from batchnuts.files.trees import pack, unpack
 from batchnuts.mcmc.run.pace import POINTS, Pace
 from batchnuts.mcmc.settings.until import Condition
 from batchnuts.mcmc.stopping.stopping_rule import Decision
-from batchnuts.mcmc.storage.draws import Progress
 from batchnuts.mcmc.storage.history import LIMIT, HistoryKeeper, Row
+from batchnuts.mcmc.storage.progress import Progress
 from batchnuts.progress import views
 from batchnuts.progress.choice import default_view
 from batchnuts.progress.json_lines import JsonLines

@@ -124,7 +124,8 @@ def draw(task: Task, prepared: Prepared, view: View, stop: StopSignals) -> tuple
     """The draws, and the error that ended them early, if one did."""
     from batchnuts.cluster.execution import execution_of
     from batchnuts.mcmc.run.sampling import run_chains
-    from batchnuts.mcmc.storage.draws import Progress, RunFailed
+    from batchnuts.mcmc.storage.draws import RunFailed
+    from batchnuts.mcmc.storage.progress import Progress
 
     with view as progress:
         if progress is not None:

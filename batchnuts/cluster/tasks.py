@@ -12,7 +12,7 @@ from batchnuts.cluster.connect import workers_of
 from batchnuts.cluster.errors import ClusterError, Failure
 from batchnuts.mcmc.model.check_model import UnboundedDensityError
 from batchnuts.mcmc.model.model import Model, ModelError
-from batchnuts.mcmc.storage.draws import RunPhase
+from batchnuts.mcmc.storage.progress import RunPhase
 from batchnuts.process.signals import StopSignals, say
 from batchnuts.settings.schema import in_words
 

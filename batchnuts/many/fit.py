@@ -1,4 +1,4 @@
-"""One fit among many: a data set sampled by a prepared model, and what is kept of its draws."""
+"""One fit among many, its row in the table of fits, and what is kept of its draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run for programs: one JSON object a line, whose keys docs/progress.md lists."""
+"""A run for programs: one JSON object a line, whose keys are those of `Progress.as_dict` (storage/progress.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TextIO
 
-from batchnuts.mcmc.storage.draws import Progress
+from batchnuts.mcmc.storage.progress import Progress
 from batchnuts.progress.views import UPDATE_EVERY, LimitedView
 
 

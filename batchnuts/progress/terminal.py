@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from batchnuts.mcmc.storage.draws import Progress
+from batchnuts.mcmc.storage.progress import Progress
 from batchnuts.progress.views import UPDATE_EVERY
 from batchnuts.progress.words import clock, details, is_known, is_worth_a_line, left, share
 

@@ -12,7 +12,7 @@ from html import escape
 from types import TracebackType
 from typing import Any, Self
 
-from batchnuts.mcmc.storage.draws import Phase, Progress
+from batchnuts.mcmc.storage.progress import Phase, Progress
 from batchnuts.progress.words import details, is_open, is_over, is_worth_a_line, left, plain_line, share
 
 View = AbstractContextManager[Callable[[Progress], None] | None]

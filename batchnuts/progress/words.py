@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchnuts.mcmc.storage.draws import Progress
+from batchnuts.mcmc.storage.progress import Progress
 from batchnuts.settings.schema import in_words
 
 WITH_TRANSITIONS = ("warmup", "sampling")

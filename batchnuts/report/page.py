@@ -1,4 +1,4 @@
-"""The page about a run: one HTML file that needs nothing else, readable in light and dark and on a phone."""
+"""The page about a run and its sections, in order: one HTML file that needs nothing else."""
 
 from __future__ import annotations
 

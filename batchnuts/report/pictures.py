@@ -1,4 +1,4 @@
-"""Which pictures a report has, and what is said below each."""
+"""The pictures of each section of a report, and what is said below each; page.py has the order of the sections."""
 
 from __future__ import annotations
 

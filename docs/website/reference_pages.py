@@ -77,7 +77,7 @@ PAGES = (
             ),
             ("Opening a run", _of("batchnuts", "open_run", "open_many", "to_stan_csv")),
             ("Compiled programs and threads", _of("batchnuts", "keep_programs", "use_own_threads")),
-            ("Results", ("batchnuts.mcmc.diagnostics.verdict.Check", "batchnuts.mcmc.storage.draws.Progress")),
+            ("Results", ("batchnuts.mcmc.diagnostics.verdict.Check", "batchnuts.mcmc.storage.progress.Progress")),
             (
                 "Results of many fits",
                 (

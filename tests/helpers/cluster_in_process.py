@@ -26,7 +26,8 @@ from batchnuts.cluster.execution import execution_of
 from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import split_settings
-from batchnuts.mcmc.storage.draws import Draws, Progress
+from batchnuts.mcmc.storage.draws import Draws
+from batchnuts.mcmc.storage.progress import Progress
 
 WORKERS = ("tcp://a:1", "tcp://b:1")
 

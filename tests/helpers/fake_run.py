@@ -9,8 +9,9 @@ import numpy as np
 from batchnuts.mcmc.kernel.metric_estimates import unit_metric
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.storage.draws import Arrangement, Draws, Progress, WarmupReport
+from batchnuts.mcmc.storage.draws import Arrangement, Draws, WarmupReport
 from batchnuts.mcmc.storage.history import History
+from batchnuts.mcmc.storage.progress import Progress
 
 
 def make_draws(

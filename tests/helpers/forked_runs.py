@@ -28,7 +28,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as `program` does: it woul
 from batchnuts import sample
 
 if TYPE_CHECKING:
-    from batchnuts.mcmc.storage.draws import Progress
+    from batchnuts.mcmc.storage.progress import Progress
 
 HELPERS = Path(__file__).parent
 OF_RUNS = (

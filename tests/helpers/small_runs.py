@@ -12,7 +12,8 @@ from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import split_settings
-from batchnuts.mcmc.storage.draws import Draws, Progress
+from batchnuts.mcmc.storage.draws import Draws
+from batchnuts.mcmc.storage.progress import Progress
 
 MODEL = gaussian(3, covariance="ar1", correlation=0.6)
 FIXED: dict[str, Any] = {"chains": 4, "warmup": 0, "draws": 9, "step_size": 0.8, "seed": 7, "backend": "numpy"}

@@ -32,7 +32,8 @@ from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import split_settings
-from batchnuts.mcmc.storage.draws import Draws, Progress
+from batchnuts.mcmc.storage.draws import Draws
+from batchnuts.mcmc.storage.progress import Progress
 
 # ---- the file -------------------------------------------------------------------------------------------------------
 

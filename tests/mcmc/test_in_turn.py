@@ -15,8 +15,9 @@ from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.kernel.chain_program import ChainResult
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, ExpertSettings, split_settings
-from batchnuts.mcmc.storage.draws import Draws, Progress, RunFailed
+from batchnuts.mcmc.storage.draws import Draws, RunFailed
 from batchnuts.mcmc.storage.memory import MemoryStorage
+from batchnuts.mcmc.storage.progress import Progress
 
 NATIVE = ExecutionSettings(backend="native", expert=ExpertSettings(shards=1))
 POINTS = (3, 4, 9)

@@ -13,7 +13,7 @@ from small_runs import FIXED, MODEL, assert_same, run
 from batchnuts import sample_chains
 from batchnuts.mcmc.output import datasets
 from batchnuts.mcmc.output.datasets import to_datasets
-from batchnuts.mcmc.storage.draws import Progress
+from batchnuts.mcmc.storage.progress import Progress
 from batchnuts.settings.schema import SettingsError
 
 

@@ -28,7 +28,8 @@ from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import split_settings
 from batchnuts.mcmc.starts.find_starts import check_at_starts
-from batchnuts.mcmc.storage.draws import Draws, Progress, RunFailed
+from batchnuts.mcmc.storage.draws import Draws, RunFailed
+from batchnuts.mcmc.storage.progress import Progress
 
 NUMPY: dict[str, Any] = {
     "chains": 2, "warmup": 3, "draws": 4, "step_size": 0.5, "backend": "numpy", "max_tree_depth": 2

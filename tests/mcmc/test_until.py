@@ -15,7 +15,8 @@ from batchnuts.mcmc.output.datasets import to_datasets
 from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import split_settings
 from batchnuts.mcmc.statistics.convergence import convergence
-from batchnuts.mcmc.storage.draws import Draws, Progress
+from batchnuts.mcmc.storage.draws import Draws
+from batchnuts.mcmc.storage.progress import Progress
 from batchnuts.settings.schema import SettingsError
 
 MODEL = gaussian(3)

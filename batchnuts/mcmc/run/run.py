@@ -41,8 +41,9 @@ from batchnuts.mcmc.starts.methods import Proposals
 from batchnuts.mcmc.starts.tuning import Tuning
 from batchnuts.mcmc.stopping.interim_analyses import InterimAnalyses
 from batchnuts.mcmc.storage.contract import MakeStorage
-from batchnuts.mcmc.storage.draws import Draws, Progress, RunFailed, RunPhase, WarmupReport, statistics
+from batchnuts.mcmc.storage.draws import Draws, RunFailed, WarmupReport, statistics
 from batchnuts.mcmc.storage.memory import MemoryStorage
+from batchnuts.mcmc.storage.progress import Progress, RunPhase
 from batchnuts.mcmc.warmup.pooling import groups_of, pooled_step_sizes
 from batchnuts.mcmc.warmup.windows import Window, check_window, windows_of
 from batchnuts.process.signals import StopSignals

@@ -37,7 +37,8 @@ from batchnuts.mcmc.starts.methods import Proposals, make_proposals
 from batchnuts.mcmc.starts.tuning import read_tuning
 from batchnuts.mcmc.stopping.interim_analyses import interim_analyses_of
 from batchnuts.mcmc.storage.contract import Stream
-from batchnuts.mcmc.storage.draws import Draws, Progress
+from batchnuts.mcmc.storage.draws import Draws
+from batchnuts.mcmc.storage.progress import Progress
 from batchnuts.mcmc.warmup.phase import CHECK, InWarmup, warm_up
 from batchnuts.process.freed_memory import give_back_freed
 from batchnuts.process.signals import StopSignals

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.run.pace import Pace
 from batchnuts.mcmc.stopping.interim_analyses import InterimAnalyses
-from batchnuts.mcmc.storage.draws import RUN_PHASES, Progress, RunPhase
 from batchnuts.mcmc.storage.history import HistoryKeeper, Row
+from batchnuts.mcmc.storage.progress import RUN_PHASES, Progress, RunPhase
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What draws of some coefficients are reduced to: all that R-hat, effective sizes and stuck chains are computed from.
+"""The moments and ranks to which draws are reduced: what each statistic of convergence.py is computed from, by name.
 
 Draws are looked at as they are, in their own dtype, sorted once (rank_normal.py), and converted to float64 in blocks of
 chains. So a coefficient takes 12 bytes for each draw besides the draws themselves, and a few megabytes for the blocks.

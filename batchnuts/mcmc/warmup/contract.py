@@ -16,7 +16,7 @@ from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
 from batchnuts.mcmc.settings.run_settings import SamplerSettings
 from batchnuts.mcmc.starts.tuning import Tuning
-from batchnuts.mcmc.storage.draws import RunPhase
+from batchnuts.mcmc.storage.progress import RunPhase
 from batchnuts.mcmc.warmup.windows import Window
 
 Result = TypeVar("Result")
