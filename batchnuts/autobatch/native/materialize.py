@@ -1,4 +1,4 @@
-"""Which arrays of an expression, and of which functions by name, are written to memory: others by each reader.
+"""Which arrays of an expression, and of which functions by name, are written to memory; readers compute the others.
 
         %1 = exp(%0)          one loop for the sum and one for the product, each of which would compute the exponential:
         %2 = sum(%1)          %1 is written to memory
