@@ -1,4 +1,4 @@
-"""Many fits by the command line: a config with the section `many`."""
+"""Many fits by the command line: each key of a config's section `many`, passed on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures of each section of a report, and what is said below each; page.py has the order of the sections."""
+"""The pictures of a report: ranks and traces, energy, pairs and divergences, tuning; page.py has their sections."""
 
 from __future__ import annotations
 

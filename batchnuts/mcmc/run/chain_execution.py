@@ -1,4 +1,4 @@
-"""Where the chains of a run are executed: the contract, and threads of this process."""
+"""Where the chains of a run are executed (threads here, or a cluster); their program, made of kernel and settings."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""One more array library, of arrays that have a type and no values: the language's own functions are evaluated with
-them when types are inferred.
+"""One more array library, of arrays that have a type and no values: each function of `ops` has a rule or a line here.
+
+The language's own functions are evaluated with them when types are inferred.
 
 The rules are those of the contract (`library.Library`): arrays of one call have one dtype already, elementwise
 functions broadcast. A table of rules takes microseconds where a trace by JAX or TensorFlow takes milliseconds, and it
