@@ -10,6 +10,7 @@ kept. refits: leave-one-out refits of a regression of 1,000 rows, beside a loop 
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from typing import Any
 
@@ -98,11 +99,16 @@ def refits(fits: int, loop: int) -> None:
     rows = [np.arange(1000) != number for number in range(min(fits, 254))]
     data = [{"x": x[kept], "y": y[kept]} for kept in rows]
     options: dict[str, Any] = {"draws": 1000, "until": {"ess_bulk": 400}, "keep": ["mean"]}
-    batchnuts.sample_many(model, data[:4], **options)
-    began = time.perf_counter()
-    results = batchnuts.sample_many(model, data, **options)
-    ours = (time.perf_counter() - began) / len(data)
-    print(results)
+    with tempfile.TemporaryDirectory() as folder:
+        of_all = f"{folder}/of_all.nc"
+        batchnuts.sample_chains(model, chains=64, draws=100).to_netcdf(of_all)
+        ours = {}
+        for name, warmup in (("refits", {}), ("refits that begin with a fit's tuning", {"warmup": {"from": of_all}})):
+            batchnuts.sample_many(model, data[:4], **options, **warmup)
+            began = time.perf_counter()
+            results = batchnuts.sample_many(model, data, **options, **warmup)
+            ours[name] = (time.perf_counter() - began) / len(data)
+            print(results)
 
     import nutpie
     import pymc
@@ -121,7 +127,8 @@ def refits(fits: int, loop: int) -> None:
             compiled.with_data(x=x[kept], y=y[kept]), draws=250, tune=400, chains=4, cores=2, progress_bar=False
         )
         seconds.append(time.perf_counter() - began)
-    show("refits", ours, float(np.median(seconds[1:])), "a loop of nutpie")
+    for name, own in ours.items():
+        show(name, own, float(np.median(seconds[1:])), "a loop of nutpie")
 
 
 def series(fits: int, loop: int) -> None:
