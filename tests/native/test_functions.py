@@ -386,7 +386,7 @@ def test_products_with_a_constant_matrix(rows: int, columns: int, dtype: str) ->
     with np.errstate(invalid="ignore"):
         expected = x.astype(np.float64) @ matrix.T.astype(np.float64)
         bound = columns * np.finfo(dtype).eps * (np.abs(x) @ np.abs(matrix.T))
-    for product in products.run(x, backend="native"):
+    for product in products.run(x, backend="native_numpy"):
         assert product.dtype == dtype
         np.testing.assert_array_equal(np.isnan(product), np.isnan(expected))
         np.testing.assert_array_equal(product[np.isinf(expected)], expected[np.isinf(expected)])
