@@ -33,10 +33,16 @@ ARRAYS = ("nested", "limits", "persistence")
 TEXTS = ("not_finite", "coarse")
 """Fields of Diagnostics that are attributes as JSON."""
 
-CHAINS = ("stuck", "low", "late")
-"""Fields of Diagnostics that are numbers of chains."""
+LISTS = {
+    "stuck": "stuck_chains",
+    "low": "low_chains",
+    "high": "high_chains",
+    "late": "late_chains",
+    "furthest": "furthest_coefficients",
+}
+"""Fields of Diagnostics that are numbers of chains, or of coefficients: each is an array along its own dimension."""
 
-_OTHERS = ("names", "columns", "running", *CHAINS, *ARRAYS, *TEXTS)
+_OTHERS = ("names", "columns", "running", *LISTS, *ARRAYS, *TEXTS)
 NUMBERS = tuple(field.name for field in fields(Diagnostics) if field.name not in _OTHERS)
 """Fields of Diagnostics that are attributes."""
 
@@ -59,7 +65,7 @@ def keep_diagnostics(location: OutputLocation, diagnostics: Diagnostics) -> None
 
 
 def diagnostics_group(diagnostics: Diagnostics) -> xarray.Dataset:
-    """Along `coefficient`: the columns, nested R-hat, limits of R-hat, persistence; along `stuck` and `late`: chains.
+    """Along `coefficient`: the columns, nested R-hat, limits of R-hat, persistence; and the numbers of LISTS.
 
     Raises ValueError for those of draws that were not kept.
     """
@@ -71,7 +77,7 @@ def diagnostics_group(diagnostics: Diagnostics) -> xarray.Dataset:
     of_each = diagnostics.columns | {name: values for name, values in arrays.items() if values is not None}
     group = xarray.Dataset(
         {name: ("coefficient", values) for name, values in of_each.items()}
-        | {f"{name}_chains": (name, np.array(getattr(diagnostics, name), np.int64)) for name in CHAINS},
+        | {array: (name, np.array(getattr(diagnostics, name), np.int64)) for name, array in LISTS.items()},
         coords={"coefficient": np.array(diagnostics.names)},
         attrs={name: getattr(diagnostics, name) for name in NUMBERS}
         | {name: json.dumps(getattr(diagnostics, name)) for name in TEXTS},
@@ -94,7 +100,7 @@ def kept_diagnostics(groups: Mapping[str, xarray.Dataset]) -> Diagnostics | None
         if (attributes["chains"], attributes["draws"]) != (sizes["chain"], sizes["draw"]):
             return None
         arrays: dict[str, Any] = {name: group[name].values for name in ARRAYS if name in group}
-        arrays |= {name: tuple(group[f"{name}_chains"].values.tolist()) for name in CHAINS}
+        arrays |= {name: tuple(group[array].values.tolist()) for name, array in LISTS.items()}
         return Diagnostics(
             names=tuple(str(name) for name in group["coefficient"].values),
             columns={name: group[name].values for name in COLUMNS},
