@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from batchnuts.autobatch.machine import engine_infos
 from batchnuts.disk_cache.folder import problem_with
 from batchnuts.mcmc.settings.cluster_settings import LOCAL, ClusterSettings, is_address
 from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
+from batchnuts.mcmc.settings.plain_values import as_lists, as_pythons, of_json
 from batchnuts.mcmc.settings.until import CONDITIONS, Until
 from batchnuts.settings.schema import (
     IN_OTHER_LIBRARIES,
@@ -107,16 +105,6 @@ class WarmupSettings(Settings):
         return transitions
 
 
-def _as_lists(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _as_lists(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_as_lists(one) for one in value]
-    if hasattr(value, "numpy"):  # of TensorFlow
-        value = value.numpy()
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
 InitMethod = Literal["auto", "uniform", "prior", "values", "run", "pathfinder"]
 """How chains may start (starts/methods.py)."""
 
@@ -150,7 +138,7 @@ class InitSettings(Settings):
     @classmethod
     def _plain(cls, values: Any) -> Any:
         """Arrays of any library as lists, and what a file holds: settings are saved with a run."""
-        return _of_json(values) if isinstance(values, str | os.PathLike) else _as_lists(values)
+        return of_json(values) if isinstance(values, str | os.PathLike) else as_lists(values)
 
     @model_validator(mode="after")
     def _fits(self) -> InitSettings:
@@ -467,14 +455,6 @@ class ExecutionSettings(Settings):
         return cache
 
 
-def _of_json(path: str | os.PathLike[str]) -> Any:
-    """What a JSON file holds, as Stan's of initial values. Raises ValueError where it cannot be read."""
-    try:
-        return json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"the file {os.fspath(path)!r} cannot be read as JSON: {error}") from None
-
-
 def split_settings(values: Mapping[str, Any]) -> tuple[SamplerSettings, ExecutionSettings]:
     """Sort keyword arguments into the two groups and check them.
 
@@ -482,7 +462,7 @@ def split_settings(values: Mapping[str, Any]) -> tuple[SamplerSettings, Executio
     values.
     """
     # NumPy's scalars are as good as Python's here, though a strict schema would refuse them.
-    values = {name: _as_pythons(value) for name, value in values.items()}
+    values = {name: as_pythons(value) for name, value in values.items()}
     sampler_names, execution_names = set(SamplerSettings.model_fields), set(ExecutionSettings.model_fields)
     valid = [*SamplerSettings.model_fields, *ExecutionSettings.model_fields]
     problems = [_unknown(name, valid) for name in values if name not in sampler_names | execution_names]
@@ -498,13 +478,6 @@ def split_settings(values: Mapping[str, Any]) -> tuple[SamplerSettings, Executio
     if problems or sampler is None or execution is None:
         raise SettingsError("\n".join(problems))
     return sampler, execution
-
-
-def _as_pythons(value: Any) -> Any:
-    """A scalar of NumPy, also in a mapping, as Python's."""
-    if isinstance(value, Mapping):
-        return {name: _as_pythons(inner) for name, inner in value.items()}
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _unknown(name: str, valid: Sequence[str]) -> str:
