@@ -226,17 +226,17 @@ def heeding_signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN)
 
 
+ALL_SIGNALS = [signal.SIGHUP, signal.SIGTERM, signal.SIGINT]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("numbers", "overrides"),
     [
-        pytest.param([signal.SIGINT], ["execution.chunk_lanes=1", "execution.expert.shards=2"], marks=pytest.mark.slow),
-        pytest.param([signal.SIGINT] * 3, [], marks=pytest.mark.slow),
-        pytest.param([signal.SIGTERM], ["execution.expert.executor=stackless"], marks=pytest.mark.slow),
-        pytest.param(
-            [signal.SIGHUP, signal.SIGTERM, signal.SIGINT],
-            ["execution.chunk_lanes=2"],
-            marks=[pytest.mark.slow, pytest.mark.each_commit],
-        ),
+        ([signal.SIGINT], ["execution.chunk_lanes=1", "execution.expert.shards=2"]),
+        ([signal.SIGINT] * 3, []),
+        ([signal.SIGTERM], ["execution.expert.executor=stackless"]),
+        pytest.param(ALL_SIGNALS, ["execution.chunk_lanes=2"], marks=pytest.mark.each_commit),
     ],
     ids=["one", "three", "sigterm", "all"],
 )

@@ -393,7 +393,6 @@ def test_numbers_of_pictures_against_their_definitions() -> None:
     away = values.copy()
     away[4] += 50
     assert summaries.traces(away, numbers).lines[-1][0] == "chain 4"
-    assert summaries.furthest([np.stack([values, away, values], axis=2)], numbers == 4)[0] == 1
     low, high = summaries.chance_of_ranks(100, 20)
     assert (low, high) == (0.4, 1.8)  # 2 and 9 of 5 expected: quantiles of the binomial distribution
     walk = np.cumsum(rng.normal(size=(4, 400)), axis=1)

@@ -24,10 +24,7 @@ def worst(run: FinishedRun, most: int = summaries.WORST) -> list[int]:
     diagnostics = run.check.diagnostics
     if not np.isfinite(diagnostics.deciding_rhat).any():
         return list(range(min(most, len(run.names))))
-    order = [int(index) for index in diagnostics.most_suspect_first()]
-    if diagnostics.stuck:
-        stuck = np.isin(run.chains, diagnostics.stuck)
-        order = [int(i) for i in summaries.furthest(run.blocks, stuck)[: summaries.OF_STUCK_CHAINS]] + order
+    order = [*diagnostics.furthest[: summaries.OF_STUCK_CHAINS], *diagnostics.worst_first().tolist()]
     return list(dict.fromkeys(order))[:most]
 
 

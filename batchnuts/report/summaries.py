@@ -5,14 +5,12 @@ Limits are of what can be distinguished on a panel of about 340 pixels, and keep
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.statistics.draw_blocks import DrawBlock, parts_of
 from batchnuts.mcmc.statistics.rank_normal import BLOCK
 
 Floats = NDArray[np.float64]
@@ -174,26 +172,6 @@ def most_different(columns: NDArray[Any], marked: NDArray[np.bool_]) -> NDArray[
     of_marked = np.cumsum(marked[order], axis=0) / marked.sum()
     of_others = np.cumsum(~marked[order], axis=0) / (~marked).sum()
     return np.argsort(-np.abs(of_marked - of_others).max(axis=0), kind="stable")
-
-
-def furthest(blocks: Sequence[DrawBlock], rows: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Coefficients by how far the means of some chains are from those of the others, furthest first.
-
-    blocks [chain, draw, coefficients] each, rows [chain]. In robust standard deviations of the chains' means.
-    """
-    means = np.concatenate([_means_of_chains(block) for block in blocks], axis=1)
-    low, middle, high = np.quantile(means, (0.25, 0.5, 0.75), axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        distance = np.nan_to_num(np.abs(means[rows] - middle).max(axis=0) / (high - low))
-    return np.argsort(-distance, kind="stable")
-
-
-def _means_of_chains(block: DrawBlock) -> Floats:
-    """[chains, coefficients]."""
-    sums = np.zeros((block.shape[0], block.shape[2]))
-    for chains, _, columns, values in parts_of(block):
-        sums[chains, columns] += values.sum(axis=1, dtype=np.float64)
-    return sums / block.shape[1]
 
 
 @dataclass(frozen=True, eq=False)

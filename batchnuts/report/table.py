@@ -132,7 +132,8 @@ def summary_table(diagnostics: Diagnostics, rows: int = 12, *, width: int = _PLA
     )
     order_of = "R-hat" if diagnostics.nested is None else NESTED_RHAT
     more = f"{in_words(left_out, 'more coefficient')} {'is' if left_out == 1 else 'are'} not shown"
-    caption = f"worst {order_of} first; {more}" if left_out else None
+    by = f"where stuck chains are furthest, then worst {order_of}" if diagnostics.furthest else f"worst {order_of}"
+    caption = f"{by} first; {more}" if left_out else None
     names = [diagnostics.names[index] for index in order]
     values = {name: diagnostics.columns[name] for name in (RUNNING_COLUMNS if diagnostics.running else COLUMNS)}
     if diagnostics.nested is not None:  # what the rows are in the order of, and the verdict is about

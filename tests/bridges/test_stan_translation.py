@@ -194,6 +194,8 @@ def test_a_program_that_prints_stays_with_c_unless_that_is_costly(monkeypatch: p
     prints = NORMAL.replace("model {", 'model { print("here");')
     choose_by({"c": 1e-5, "code": 2e-6, "jax": 1e-6}, monkeypatch)
     assert Model.from_stan(prints).computed_by == "Stan's C function, in float64"
+    commented = NORMAL.replace("model {", 'model { // print("here");\n /* print("there");\n */')
+    assert Model.from_stan(commented).computed_by.startswith("machine code")
     choose_by({"c": 1e-4, "code": 2e-6, "jax": 1e-6}, monkeypatch)
     assert Model.from_stan(prints).computed_by.startswith("machine code")
 

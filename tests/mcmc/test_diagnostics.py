@@ -14,7 +14,6 @@ from batchnuts.mcmc.diagnostics.diagnose import diagnose
 from batchnuts.mcmc.diagnostics.verdict import diagnose_groups
 from batchnuts.mcmc.statistics import chain_moments, draw_blocks, rank_normal
 from batchnuts.report import summary_table
-from batchnuts.report.summaries import furthest
 
 
 def names(count):
@@ -177,8 +176,6 @@ def test_a_file_is_read_in_parts_that_it_holds_together(tmp_path, monkeypatch):
                 np.testing.assert_array_equal(column, flat[:, :, index])
             both = draw_blocks.columns_of([flat[:, :, :2], block], slice(1, 8))
             np.testing.assert_array_equal(both, np.moveaxis(flat[:, :, [1, 0, 1, 2, 3, 4, 5]], 2, 0))
-            order = furthest([block], np.arange(20) == 3)
-            np.testing.assert_array_equal(order, furthest([flat], np.arange(20) == 3))
 
 
 def test_verdict_yes():

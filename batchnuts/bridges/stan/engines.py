@@ -34,14 +34,13 @@ COSTLY = 50e-6
 """Seconds of a gradient from which on XLA is tried, which takes seconds more to compile and gains by many chains."""
 
 WIDTH = 128
-"""Chains for which both are timed."""
+"""Chains for which XLA is timed."""
 
 TRIES, RUNS = 20, 3
 
 SAME = 0.01
 """By how much a translation may differ from Stan, relative to its size: solvers of differential equations do by less,
 and another density by more."""
-
 
 _ANOTHER = "another density than Stan's own, which is an error of batchnuts: please report it"
 
@@ -109,7 +108,7 @@ def _fastest(translation: Translation, stan: StanModel, in_c: Function, source: 
     if position is None:
         return Kept(False, "")
     by_c = _seconds(in_c, position)
-    if by_c <= CHEAP or (by_c <= COSTLY and re.search(r"\bprint\s*\(", source)):
+    if by_c <= CHEAP or (by_c <= COSTLY and _prints(source)):
         return Kept(False, "")
     each = f"{_short(by_c)} each"
     if missing("jax") is not None:
@@ -134,6 +133,11 @@ def _fastest(translation: Translation, stan: StanModel, in_c: Function, source: 
         if by_jax < by_c:
             return Kept(True, f"translated from Stan: {others[-1]} each, Stan's C function {_short(by_c)}")
     return Kept(False, ", ".join([each, *others]))
+
+
+def _prints(source: str) -> bool:
+    """Whether a program has a `print`, which is no comment."""
+    return re.search(r"\bprint\s*\(", re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.S)) is not None
 
 
 def _short(seconds: float) -> str:

@@ -41,8 +41,8 @@ def solution(
 ) -> Array:
     """y [times, n] of y' = slope(t, y, arguments) from y = start [n] at `begin`; NaN where it takes too many steps
     or the slope is not finite."""
-    # What lineax differentiates fails where an equation has no finite solution, whatever it is told (lineax/_solve.py);
-    # equinox, by which it fails, gives NaN instead if it is imported with this.
+    # Derivatives of linear solutions raise where an equation has no finite solution (lineax/_solve.py, throw=True);
+    # equinox, which raises, gives NaN instead if it is imported with this.
     os.environ.setdefault("EQX_ON_ERROR", "nan")
     import diffrax
     import jax.numpy as jnp
