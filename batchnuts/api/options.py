@@ -35,6 +35,10 @@ class Options(TypedDict, total=False):
     """draws kept per chain, after warmup. Default: 200."""
     init: InitMethod | Mapping[str, Any] | InitSettings
     """where chains start: a method, or a mapping with it and its options. Default: 'auto'."""
+    start: Literal["auto", "ensemble", "windows"]
+    """how warmup begins; ensemble: all chains burn in by isokinetic Langevin dynamics, then a short window of the
+    transition checks where they are; windows: with the transition; auto: ensemble for 16 chains or more where `warmup`
+    is auto, pools all chains and has no `from`. Default: 'auto'."""
     superchains: int | None
     """number of groups of chains that share an initial position; null: 16 for 64 chains or more, else every chain
     has its own. Default: None."""

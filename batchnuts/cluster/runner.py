@@ -18,7 +18,7 @@ from batchnuts.cluster.groups import lanes_of, sizes_of
 from batchnuts.cluster.machines import pickled, require_alike, versions_of
 from batchnuts.cluster.messages import Plan, ProgramSpec, SavedChains, Stretch
 from batchnuts.cluster.plugins import PlanPlugin, ProgramPlugin
-from batchnuts.cluster.segment import evaluated, prepare, searched
+from batchnuts.cluster.segment import evaluated, isokinetic_steps, prepare, searched
 from batchnuts.cluster.stretch import StretchOnCluster
 from batchnuts.cluster.tasks import Tasks, error_of
 from batchnuts.files.sealed_file import CheckpointError
@@ -96,6 +96,12 @@ class OnCluster(ChainExecution, GradientService):
     ) -> tuple[Any, ...]:
         identity = uuid.uuid4().hex  # of this search: others may have other parameters
         return self._in_parts(searched, tuple(arguments), metric, identity)
+
+    @override
+    def isokinetic_steps(
+        self, run: ExecutedRun, metric: MetricParameters, arguments: Sequence[NDArray[Any]]
+    ) -> tuple[Any, ...]:
+        return self._in_parts(isokinetic_steps, tuple(arguments), metric, uuid.uuid4().hex)
 
     def _in_parts(self, function: Any, arrays: tuple[NDArray[Any], ...], *leading: Any) -> tuple[NDArray[Any], ...]:
         chains, threads = len(arrays[0]), max(1, sum(workers_of(self.client).values()))

@@ -28,7 +28,7 @@ from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.model.check_model import UnboundedDensityError, density_failure
 from batchnuts.mcmc.model.data_argument import leaves_of
 from batchnuts.mcmc.model.model import ModelError
-from batchnuts.mcmc.run.chain_execution import search
+from batchnuts.mcmc.run.chain_execution import for_all, search
 from batchnuts.mcmc.storage.contract import Storage
 
 Result = TypeVar("Result")
@@ -59,6 +59,19 @@ def searched(
             return search(session.programs, session.plan.execution, arguments, session.width, leaves)
 
     return _in_session(run, work, "the search for a first step size")
+
+
+def isokinetic_steps(
+    run: str, metric: MetricParameters, identity: Any, arguments: tuple[NDArray[Any], ...]
+) -> tuple[NDArray[Any], ...] | Failure:
+    """Steps of the isokinetic dynamics for some chains, as `isokinetic_langevin` gives them."""
+
+    def work(session: Session) -> tuple[NDArray[Any], ...]:
+        with session.using(metric, identity):
+            program, execution = session.programs.isokinetic_langevin, session.plan.execution
+            return for_all(program, execution, arguments, session.width, leaves_of(session.model.data))
+
+    return _in_session(run, work, "warmup")
 
 
 def advance(order: SegmentTask) -> SegmentReport | Failure:

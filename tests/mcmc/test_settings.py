@@ -59,6 +59,21 @@ def test_numpy_scalars_are_numbers():
             "chains: found 'auto', which needs a target accuracy",
         ),
         ({"chains": "auto", "until": {"seconds": 1.0}}, "chains: found 'auto', which needs a target accuracy"),
+        ({"start": "window"}, "start: found 'window'"),
+        (
+            {"start": "ensemble", "chains": 15},
+            "start: found 'ensemble' with 15 chains; expected at least 16, or start: auto",
+        ),
+        (
+            {"start": "ensemble", "warmup": {"pool": "none"}},
+            "start: found 'ensemble' with warmup.pool 'none'; all chains share what it adapts, expected",
+        ),
+        ({"start": "ensemble", "warmup": {"from": "a.nc"}}, "start: found 'ensemble' with warmup.from"),
+        ({"start": "ensemble", "warmup": 0}, "start: found 'ensemble' with no warmup; expected some transitions"),
+        (
+            {"start": "ensemble", "warmup": {"maximum": 20}},
+            "start: found 'ensemble' with warmup.maximum 20; expected at least 40",
+        ),
         ({"superchains": 0}, "superchains: found 0 (an integer); expected null or an integer of at least 1"),
         ({"chains": 4, "superchains": 5}, "superchains: found 5; expected at most the number of chains, 4"),
         ({"seed": 2**63}, "expected an integer of at least 0 and below 2**63"),

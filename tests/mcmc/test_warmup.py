@@ -404,7 +404,7 @@ def test_a_step_size_that_was_searched_for_agrees_with_nothing(
 
     monkeypatch.setattr(Run, "with_searched_step_size", found)
     monkeypatch.setattr(phase, "LARGE_CHANGE", 1.0)
-    size: dict[str, Any] = {"chains": 64, "superchains": None, "backend": "auto"}
+    size: dict[str, Any] = {"chains": 64, "superchains": None, "backend": "auto", "start": "windows"}
     draws = run(ROUND, warmup={"maximum": 40 if always else 200}, draws=1, **size)
     windows = [window.transitions for window in draws.warmup.windows]
     assert draws.warmup.agreed is (always is None)

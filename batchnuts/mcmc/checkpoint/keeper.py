@@ -96,6 +96,11 @@ class Keeper:
         self._parts = () if saved is None else saved.parts
         return saved
 
+    def went_on(self) -> None:
+        """The run has come beyond the checkpoint where no stretch was under way."""
+        self.goes_on = False
+        self.go_on()
+
     def due(self) -> bool:
         """Whether it is time for a checkpoint."""
         return self.seconds is not None and time.monotonic() - self._last >= self.seconds

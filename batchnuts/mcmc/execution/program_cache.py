@@ -30,6 +30,7 @@ from batchnuts.mcmc.execution.density_identity import density_identity
 from batchnuts.mcmc.execution.evaluation import Checked, make_evaluate, reached_by
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.kernel.hamiltonian import value_and_gradient
+from batchnuts.mcmc.kernel.isokinetic import make_isokinetic
 from batchnuts.mcmc.kernel.metric import Metric, make_metric
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
 from batchnuts.mcmc.kernel.step_size import make_first_step_size
@@ -44,7 +45,7 @@ from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSetti
 from batchnuts.process.signals import say
 from batchnuts.settings.schema import SettingsError
 
-ANY_VALUE = frozenset({"seed", "warmup", "superchains", "init", "until", "draws", "step_size", "cluster"})
+ANY_VALUE = frozenset({"seed", "warmup", "start", "superchains", "init", "until", "draws", "step_size", "cluster"})
 """Settings that no program depends on; the length of buffers is checked separately."""
 
 SAME = 1000
@@ -91,6 +92,7 @@ class Programs:
     """Its parameters are those of the last run."""
     evaluate: BatchedFunction
     first_step_size: BatchedFunction
+    isokinetic_langevin: BatchedFunction
     position: np.ndarray
     """[dimension]: where the first chain of their first run began."""
     data: Leaves
@@ -114,7 +116,9 @@ class Programs:
 
     def know(self, identity: Identity | None) -> None:
         """Set what programs depend on that will be compiled from now on."""
-        self.identity = self.evaluate.identity = self.first_step_size.identity = identity
+        self.identity = identity
+        for program in (self.evaluate, self.first_step_size, self.isokinetic_langevin):
+            program.identity = identity
 
 
 def keep_programs(models: int) -> None:
@@ -170,7 +174,8 @@ def borrow(
     density = value_and_gradient(model, density_library, xla=by_xla, chains=chains)
     metric = make_metric(sampler.metric, model.dimension, model.dtype, sampler.metric_rank)
     evaluate, first_step_size = make_evaluate(density), make_first_step_size(density, model.dtype, metric)
-    programs = Programs(density, metric, evaluate, first_step_size, position.copy(), data, values, settled)
+    isokinetic = make_isokinetic(density, model.dimension, model.dtype, metric)
+    programs = Programs(density, metric, evaluate, first_step_size, isokinetic, position.copy(), data, values, settled)
     programs.outlined = density_library.in_machine_code
     programs.know(_identity(model, density_library, key, execution, position, checked, programs.value_and_gradient))
     return programs

@@ -58,6 +58,14 @@ class Metric(Protocol):
     def dual(self, momentum: Array, inverse_mass: Array) -> Array:
         """A' M^-1 p: its scalar product with another momentum is that of p, by M^-1, with the other's p."""
 
+    @property
+    def scaled_velocity(self) -> Product:
+        """(u, inverse_mass) -> A u for some A with A A' = M^-1: a vector of unit scale as a velocity."""
+
+    @property
+    def scaled_force(self) -> Product:
+        """(gradient of the log density, inverse_mass) -> A' gradient, for the same A."""
+
     def set(self, parameters: MetricParameters) -> NDArray[Any]:
         """Take these parameters from the next start of a machine on; returns `inverse_mass` [dimension]."""
 
@@ -72,6 +80,14 @@ class DiagonalMetric:
     def force(self, gradient: Array, inverse_mass: Array) -> Array:
         """The gradient itself, as A is the identity."""
         return gradient
+
+    def scaled_velocity(self, vector: Array, inverse_mass: Array) -> Array:
+        """M^-1/2 u, by elements."""
+        return ops.sqrt(inverse_mass) * vector
+
+    def scaled_force(self, gradient: Array, inverse_mass: Array) -> Array:
+        """M^-1/2 gradient, by elements."""
+        return ops.sqrt(inverse_mass) * gradient
 
     def sample_momentum(self, key: Array, inverse_mass: Array, dtype: str) -> Array:
         """Draw p, each coordinate by itself."""
@@ -107,6 +123,7 @@ class _WhiteMomentum:
 
         self.velocity = primitive(velocity, batched=True, shared=shared)
         self.force = primitive(force, batched=True, shared=shared)
+        self.scaled_velocity, self.scaled_force = self.velocity, self.force  # A = S F
 
     def sample_momentum(self, key: Array, inverse_mass: Array, dtype: str) -> Array:
         """Draw r from N(0, I)."""

@@ -70,6 +70,12 @@ class ChainExecution(Protocol):
     ) -> tuple[Any, ...]:
         """What the search for a step size gives for all chains; metric: that which they have."""
 
+    def isokinetic_steps(
+        self, run: ExecutedRun, metric: MetricParameters, arguments: Sequence[NDArray[Any]]
+    ) -> tuple[Any, ...]:
+        """What some steps of the isokinetic dynamics give for all chains; metric: that which they have; arguments: of
+        `isokinetic_langevin`."""
+
     def find_runner(self, run: ExecutedRun, states: ChainStates) -> Runner:
         """The runner of chains with these states; it may begin to compile."""
 
@@ -91,6 +97,14 @@ class LocalExecution(ChainExecution):
     ) -> tuple[Any, ...]:
         leaves = leaves_of(run.model.data)
         return search(run.programs, run.execution, arguments, width_for(run.sampler.chain_count), leaves)
+
+    @override
+    def isokinetic_steps(
+        self, run: ExecutedRun, metric: MetricParameters, arguments: Sequence[NDArray[Any]]
+    ) -> tuple[Any, ...]:
+        programs, chains = run.programs, run.sampler.chain_count
+        width, leaves = chains if programs.outlined else width_for(chains), leaves_of(run.model.data)
+        return for_all(programs.isokinetic_langevin, run.execution, arguments, width, leaves)
 
     @override
     def find_runner(self, run: ExecutedRun, states: ChainStates) -> Runner:
@@ -135,12 +149,24 @@ def search(
 ) -> tuple[NDArray[Any], ...]:
     """What `first_step_size` gives for some chains, `width` of them at a time; arguments: its own. leaves: the arrays
     of the data that the density takes."""
+    return for_all(programs.first_step_size, execution, arguments, width, leaves)
+
+
+def for_all(
+    program: BatchedFunction,
+    execution: ExecutionSettings,
+    arguments: Sequence[NDArray[Any]],
+    width: int,
+    leaves: Leaves = (),
+) -> tuple[NDArray[Any], ...]:
+    """What a short program gives for some chains, `width` of them at a time. leaves: the arrays of the data that the
+    density takes, its last argument."""
     options = execution.run_options
     if options["schedule"] == "auto":
         options["schedule"] = "earliest"  # each block once in a sweep: a search is short, and so compiles sooner
 
     def call(*arrays: NDArray[Any]) -> Any:
         data = (of_lanes(leaves, len(arrays[0])),) if leaves else ()
-        return programs.first_step_size.run(*arrays, *data, **options)
+        return program.run(*arrays, *data, **options)
 
     return in_parts(call, arguments, width)

@@ -24,6 +24,7 @@ from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.execution.runner import Counts, Interrupted, Runner, RunningStretch, UnboundedDensity
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction, reduce_window
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult
+from batchnuts.mcmc.kernel.isokinetic import IsokineticSteps
 from batchnuts.mcmc.kernel.make_transition import make_adaptation
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters, unit_metric
 from batchnuts.mcmc.kernel.sample_statistics import Record
@@ -44,9 +45,13 @@ from batchnuts.mcmc.storage.contract import MakeStorage
 from batchnuts.mcmc.storage.draws import Draws, RunFailed, WarmupReport, statistics
 from batchnuts.mcmc.storage.memory import MemoryStorage
 from batchnuts.mcmc.storage.progress import Progress, RunPhase
+from batchnuts.mcmc.warmup.ensemble import Ensemble
 from batchnuts.mcmc.warmup.pooling import groups_of, pooled_step_sizes
-from batchnuts.mcmc.warmup.windows import Window, check_window, windows_of
+from batchnuts.mcmc.warmup.windows import SETTLE_STEP, Window, check_window, windows_of
 from batchnuts.process.signals import StopSignals
+
+FIRST_KEY = 2**31
+"""Of the numbers that a chain's key is folded with in a burn-in: those of transitions are below."""
 
 ProgressCallback = Callable[[Progress], None]
 
@@ -109,6 +114,8 @@ class Run:
     def windows(self) -> tuple[Window, ...]:
         """The windows of warmup: those that are made, or, where it ends by itself, those that may be."""
         transitions = 0 if self.check is None else self.check.transitions
+        if self.begins_with_ensemble and self.sampler.warmup.transitions == "auto":
+            transitions = SETTLE_STEP
         return windows_of(self.sampler.warmup, self.sampler.chain_count, transitions)
 
     @property
@@ -118,6 +125,11 @@ class Run:
         if self.tuning is None or settings.transitions != "auto":
             return None
         return check_window(chains, count_superchains(self.sampler) == chains, settings.maximum)
+
+    @property
+    def begins_with_ensemble(self) -> bool:
+        """Whether warmup begins with an ensemble's burn-in."""
+        return self.sampler.begins_with_ensemble(self.model.dimension)
 
     def timed(self, phase: RunPhase, work: Callable[[], Result]) -> Result:
         """The result of `work`, its time added to the phase."""
@@ -161,7 +173,8 @@ class Run:
         if self.saved is not None and (rows := self.saved.rows) is not None:
             return rows
         checks = () if self.check is None else (self.check,)
-        windows = replace(self, tuning=None).windows  # so that one compiled program serves with a tuning and without
+        # of any start, so that one compiled program serves with a tuning or an ensemble, and without
+        windows = windows_of(self.sampler.warmup, self.sampler.chain_count)
         longest = max([self.sampler.draws, *(w.transitions for w in (*checks, *windows))])
         model = self.model
         return buffer_rows(
@@ -175,7 +188,8 @@ class Run:
     def compile(self, runner: Runner, states: ChainStates) -> ChainStates:
         """Compile everything that the run needs, the runner in the background. Returns the states with a first step
         size."""
-        if self.sampler.step_size is None and self.tuning is None and self.saved is None:
+        searched = self.tuning is None and self.saved is None and not self.begins_with_ensemble
+        if self.sampler.step_size is None and searched:
             states = self.timed("compile", lambda: self.with_searched_step_size(states))
         self.timed("compile", runner.wait_until_compiled)
         self.chains.keep(self, runner)
@@ -206,6 +220,35 @@ class Run:
     def searched(self, metric: MetricParameters, arguments: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
         """What the search for a step size gives for all chains; metric: that which they have."""
         return self.chains.searched(self, metric, arguments)
+
+    def isokinetic_steps(self, ensemble: Ensemble, count: int) -> IsokineticSteps:
+        """So many steps of all chains of an ensemble's burn-in, which signals may interrupt after them."""
+        chains, dtype, start = self.sampler.chain_count, self.model.dtype, time.perf_counter()
+        numbers = (ensemble.step, ensemble.decoherence)
+        step, decoherence = (np.full(chains, number, dtype) for number in numbers)
+        inverse_mass = np.broadcast_to(ensemble.metric.inverse_mass.astype(dtype), ensemble.position.shape)
+        first, counts = (np.full(chains, number, "int64") for number in (FIRST_KEY + ensemble.done, count))
+        state = ensemble.position, ensemble.velocity, ensemble.log_density, ensemble.gradient
+        when, control = "warmup", (step, decoherence, first, counts)
+        arguments = (self.keys, *state, inverse_mass, *control)
+        try:
+            steps = self.chains.isokinetic_steps(self, ensemble.metric, arguments)
+        except Exception as error:
+            if failed := density_failure(self.model, error.__cause__ or error, when):
+                raise failed from error
+            raise
+        self.spent.counts["warmup"] += Counts(useful_gradients=chains * count, executed_gradients=chains * count)
+        self.spent.note("warmup")
+        elapsed = self.spent.seconds["warmup"] + time.perf_counter() - start
+        self.progress(
+            replace(self.spent.report(Progress("warmup", 0, 0, 0.0), chains, Counts(), None), elapsed=elapsed)
+        )
+        if (keeper := self.keeper) is not None:
+            keeper.went_on()
+        self.stop.check()
+        if keeper is not None and keeper.due():
+            self.keep()
+        return IsokineticSteps(*steps)
 
     # ---- stretches -------------------------------------------------------------------------------------------------
 

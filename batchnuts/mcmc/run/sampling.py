@@ -39,10 +39,13 @@ from batchnuts.mcmc.stopping.interim_analyses import interim_analyses_of
 from batchnuts.mcmc.storage.contract import Stream
 from batchnuts.mcmc.storage.draws import Draws
 from batchnuts.mcmc.storage.progress import Progress
-from batchnuts.mcmc.warmup.phase import CHECK, InWarmup, warm_up
+from batchnuts.mcmc.warmup.phase import CHECK, ENSEMBLE, InWarmup, warm_up
 from batchnuts.process.freed_memory import give_back_freed
 from batchnuts.process.signals import StopSignals
 from batchnuts.settings.schema import SettingsError
+
+NO_DIRECTIONS = "; it began with windows: one coordinate has no directions to turn to"
+"""Why there was no ensemble start, of a run that asked for one."""
 
 Where = Callable[[Run, NDArray[Any]], AbstractContextManager[ChainExecution]]
 """Opens what executes the chains of a run, of a model whose density can be evaluated at this position [dimension]."""
@@ -162,7 +165,9 @@ def phases(run: Run, proposals: Proposals, computed: Model) -> Draws:
         run.spent.note("compile")
         run.progress(Progress("compile", 1, 1, run.spent.seconds["compile"]))
         if not isinstance(place, InDraws):
-            first = InWarmup(states, CHECK if run.check is not None else 0, not_numbers=not_numbers)
+            window = ENSEMBLE if run.begins_with_ensemble else CHECK if run.check is not None else 0
+            refused = run.sampler.start == "ensemble" and window != ENSEMBLE
+            first = InWarmup(states, window, not_numbers=not_numbers, checked=NO_DIRECTIONS if refused else "")
             states, report = warm_up(run, runner, place or first)
             place = InDraws(states, report)
     except KeyboardInterrupt:

@@ -36,6 +36,13 @@ FEWEST_CHAINS_OF_AUTO = 8
 """That are chosen automatically: warmup finds outliers among so many, and R-hat compares them."""
 
 
+FEWEST_CHAINS_OF_ENSEMBLE = 16
+"""The fewest whose spread tells the scale of a coordinate well enough to move by it."""
+
+FEWEST_TRANSITIONS_OF_ENSEMBLE = 40
+"""The smallest maximum of a warmup that begins with an ensemble: some windows have to follow it."""
+
+
 class WarmupSettings(Settings):
     """How the sampler adapts before the draws. In place of the whole group, the number of its transitions will do.
 
@@ -57,7 +64,7 @@ class WarmupSettings(Settings):
         "auto` a short check follows: if it confirms them, drawing begins, otherwise warmup continues",
     )
     minimum: int = Field(
-        30,
+        15,
         ge=0,
         le=MOST_TRANSITIONS,
         description="with `transitions: auto`, the fewest transitions, unless an earlier run's tuning is confirmed",
@@ -79,7 +86,7 @@ class WarmupSettings(Settings):
     def _no_longer_minimum(cls, given: Any) -> Any:
         """Without a minimum, one that is not beyond the maximum."""
         maximum = given.get("maximum") if isinstance(given, Mapping) else None
-        if isinstance(maximum, int) and maximum < 30 and "minimum" not in given:
+        if isinstance(maximum, int) and maximum < 15 and "minimum" not in given:
             return {**given, "minimum": maximum}
         return given
 
@@ -182,6 +189,12 @@ class SamplerSettings(Settings):
         InitSettings.model_validate({}),
         description="where chains start: a method, or a mapping with it and its options",
     )
+    start: Literal["auto", "ensemble", "windows"] = Field(
+        "auto",
+        description="how warmup begins; ensemble: all chains burn in by isokinetic Langevin dynamics, then a "
+        "short window of the transition checks where they are; windows: with the transition; auto: ensemble for "
+        f"{FEWEST_CHAINS_OF_ENSEMBLE} chains or more where `warmup` is auto, pools all chains and has no `from`",
+    )
     superchains: int | None = Field(
         None,
         ge=1,
@@ -273,7 +286,29 @@ class SamplerSettings(Settings):
                 f"metric: found {self.metric!r} with warmup.pool {self.warmup.pool!r}; all chains share one matrix, "
                 "expected warmup.pool all, or metric diag"
             )
+        if self.start == "ensemble" and (found := self._unfit_for_ensemble()):
+            raise ValueError(f"start: found 'ensemble' with {found}, or start: auto")
         return self
+
+    def _unfit_for_ensemble(self) -> str:
+        """What an ensemble start cannot go with, and what it can; empty where there is nothing."""
+        warmup = self.warmup
+        if self.chains != "auto" and self.chains < FEWEST_CHAINS_OF_ENSEMBLE:
+            return f"{self.chains} chains; expected at least {FEWEST_CHAINS_OF_ENSEMBLE}"
+        if warmup.pool != "all":
+            return f"warmup.pool {warmup.pool!r}; all chains share what it adapts, expected warmup.pool all"
+        if warmup.from_ is not None:
+            return "warmup.from, which has another start; expected one of them"
+        if warmup.transitions == "auto" and warmup.maximum < FEWEST_TRANSITIONS_OF_ENSEMBLE:
+            return f"warmup.maximum {warmup.maximum}; expected at least {FEWEST_TRANSITIONS_OF_ENSEMBLE}"
+        return "no warmup; expected some transitions" if warmup.transitions == 0 else ""
+
+    def begins_with_ensemble(self, dimension: int) -> bool:
+        """Whether warmup begins with an ensemble's burn-in, of a model of that dimension: of one coordinate there
+        are no directions to turn to."""
+        if dimension < 2 or self.start == "windows" or self._unfit_for_ensemble():
+            return False
+        return self.start == "ensemble" or self.warmup.transitions == "auto"
 
     @field_validator("chains")
     @classmethod

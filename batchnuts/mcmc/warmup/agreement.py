@@ -35,7 +35,7 @@ FALSE_ALARM = 0.05
 @dataclass(frozen=True)
 class Agreement:
     """The largest difference of each kind; `single` if each chain is a superchain of its own; `earlier` if a window is
-    compared with an earlier run."""
+    compared with an earlier run; `metric_tolerance` where another one will do."""
 
     step: float
     metric: float
@@ -43,6 +43,7 @@ class Agreement:
     memory: float
     single: bool
     earlier: bool = False
+    metric_tolerance: float = METRIC
 
     @property
     def reached(self) -> bool:
@@ -56,7 +57,7 @@ class Agreement:
             differences.append(
                 f"the step size {'is off' if self.earlier else 'still changes'} by {_percent(self.step)}"
             )
-        if not self.metric <= METRIC:
+        if not self.metric <= self.metric_tolerance:
             differences.append(
                 f"the metric's scales {'are off' if self.earlier else 'still change'} by {_percent(self.metric)}"
             )

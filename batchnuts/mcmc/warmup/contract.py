@@ -14,20 +14,16 @@ from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction
 from batchnuts.mcmc.kernel.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
-from batchnuts.mcmc.settings.run_settings import SamplerSettings
 from batchnuts.mcmc.starts.tuning import Tuning
 from batchnuts.mcmc.storage.progress import RunPhase
+from batchnuts.mcmc.warmup.ensemble import EnsembleRun
 from batchnuts.mcmc.warmup.windows import Window
 
 Result = TypeVar("Result")
 
 
-class WarmupRun(Protocol):
+class WarmupRun(EnsembleRun, Protocol):
     """The constants of a run, and its steps."""
-
-    @property
-    def sampler(self) -> SamplerSettings:
-        """What is sampled, and how."""
 
     @property
     def tuning(self) -> Tuning | None:
@@ -40,10 +36,6 @@ class WarmupRun(Protocol):
     @property
     def check(self) -> Window | None:
         """The window before these, in which an earlier run's tuning is checked."""
-
-    @property
-    def superchain(self) -> NDArray[np.int64]:
-        """[chains]: the number of each chain's superchain."""
 
     @property
     def group(self) -> NDArray[np.int64]:

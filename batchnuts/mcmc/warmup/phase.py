@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
 from batchnuts.mcmc.starts.tuning import Tuning
 from batchnuts.mcmc.statistics.chain_numbers import named_chains
 from batchnuts.mcmc.statistics.outliers import NATS, find_outliers, spread
-from batchnuts.mcmc.statistics.window_moments import Moments
+from batchnuts.mcmc.statistics.window_moments import Centre, Moments
 from batchnuts.mcmc.storage.draws import WarmupReport, WindowTuning
 from batchnuts.mcmc.warmup.agreement import (
     STANDARD_ERRORS,
@@ -28,8 +29,10 @@ from batchnuts.mcmc.warmup.agreement import (
 )
 from batchnuts.mcmc.warmup.arrival import deep, far_away, implausible, late
 from batchnuts.mcmc.warmup.contract import WarmupRun
+from batchnuts.mcmc.warmup.ensemble import BurnIn, after_call, begin, single
 from batchnuts.mcmc.warmup.pooling import need_their_own, pooled_metric, pooled_step_sizes
-from batchnuts.mcmc.warmup.windows import GROWTH, Window, settling_window
+from batchnuts.mcmc.warmup.windows import GROWTH, SETTLE_STEP, Window, settling_window
+from batchnuts.settings.schema import in_words
 
 LARGE_CHANGE = 2.0
 """Factor of a scale of the metric from which on the step size is searched for again."""
@@ -90,6 +93,10 @@ class InWarmup:
     """The numbers of chains that started again."""
     not_numbers: int = 0
     """Of starts that were proposed first, those at which the log-density is not a number."""
+    centre: Centre | None = None
+    """[dimension]: with an ensemble start, of what the next window is compared with."""
+    burn_in: BurnIn | None = None
+    """The ensemble's, while it is under way."""
 
     def after(self, pooled: Pooled, window: int) -> InWarmup:
         """The place after a window, before that number."""
@@ -108,12 +115,16 @@ class InWarmup:
         )
 
 
-CHECK = -1
+ENSEMBLE, SETTLE, CHECK = -3, -2, -1
+"""What comes before the first window: an ensemble's burn-in, the step size after it, the check of an earlier run's
+tuning."""
 
 
 def warm_up(run: WarmupRun, runner: Runner, place: InWarmup) -> tuple[ChainStates, WarmupReport]:
     """All windows: as many as are asked for, or until two in a row agree (`agreement`) and chains have settled; and
     some more while chains have not arrived."""
+    if place.window == ENSEMBLE:
+        place = _from_ensemble(run, place)
     if run.sampler.warmup.transitions == "auto":
         return _until_agreed(run, runner, place)
     total = run.sampler.warmup.transitions
@@ -122,14 +133,14 @@ def warm_up(run: WarmupRun, runner: Runner, place: InWarmup) -> tuple[ChainState
         place = place.after(pooled, place.window + 1)
     place = _until_arrived(run, runner, place, len(run.windows), 2 * total)
     reason = "as requested" if run.tuning is None else f"as requested, from the tuning of {run.tuning}"
-    report = _report(place, reason)
+    report = _report(place, reason + place.checked)
     if (more := place.states.transitions_done - total) > 0:
         outcome = (
             f"in which {named_chains(report.late)} did not reach the others"
             if report.late
             else "until all chains had reached the others"
         )
-        report = _report(place, f"{reason}, and {more} more, {outcome}")
+        report = _report(place, f"{reason}, and {more} more, {outcome}{place.checked}")
     return place.states, report
 
 
@@ -144,6 +155,12 @@ def _until_agreed(run: WarmupRun, runner: Runner, place: InWarmup) -> tuple[Chai
             return place.states, _report(place, reason, agreed=True)
         remark = f"; the tuning of {run.tuning} did not fit: {', '.join(unfit)}"
         place = replace(place, missing=unfit, checked=remark)
+    from_ensemble = place.centre is not None
+    if place.window == SETTLE:
+        pooled, _ = _window(run, runner, place, Window(SETTLE_STEP, False), 0)
+        place = place.after(pooled, 0)
+    while place.centre is not None and place.window < len(windows):
+        place = _check_ensemble(run, runner, place, windows[place.window], place.centre)
     while place.window < len(windows):
         pooled, missing = _window(run, runner, place, windows[place.window], 0)
         enough = not missing and pooled.states.transitions_done >= minimum
@@ -156,11 +173,63 @@ def _until_agreed(run: WarmupRun, runner: Runner, place: InWarmup) -> tuple[Chai
         reason = f"at its maximum of {maximum} transitions; {'; '.join(place.missing)}"
     else:
         stable = "step size, metric and mean were stable over two adaptation windows"
+        if from_ensemble:
+            stable = "metric and mean were stable in the last adaptation window"
         reason = f"{stable}, and initial values no longer matter"
     left_out = _report(place, reason)
     if without := sorted({*left_out.outliers, *left_out.late}):
         reason += f"; not so for {named_chains(without)}" if place.missing else f", of all but {named_chains(without)}"
     return place.states, _report(place, reason + place.checked, agreed=not place.missing)
+
+
+def _from_ensemble(run: WarmupRun, place: InWarmup) -> InWarmup:
+    """All chains after an ensemble's burn-in, with its metric and a step size for that."""
+    before = place.states
+    burn_in = place.burn_in or begin(run.sampler, before.position, before.log_density, before.gradient)
+    run.use(burn_in.ensemble.metric)
+    while not burn_in.is_over:
+        run.enter(replace(place, burn_in=burn_in))
+        burn_in = run.timed("warmup", functools.partial(after_call, run, burn_in))
+    ensemble, window = burn_in.ensemble, burn_in.before
+    assert window is not None, "the last one"
+    states = replace(
+        before,
+        position=ensemble.position,
+        log_density=ensemble.log_density,
+        gradient=ensemble.gradient,
+        metric=window.metric,
+        inverse_mass=run.use(window.metric),
+    )
+    if run.sampler.step_size is None:
+        states = run.timed("warmup", lambda: run.with_searched_step_size(states))
+    settled = f"its start was an ensemble, which {'had not' if burn_in.missing else 'had'} settled after"
+    remark = f"; {settled} {ensemble.done} steps{': ' if burn_in.missing else ''}{', '.join(burn_in.missing)}"
+    if redrawn := int(burn_in.redrawn.sum()):
+        moved = in_words(redrawn, "chain")
+        remark += f"; {moved} that had not moved, or were too low for any mode, went on from others' places"
+    to_check = run.sampler.warmup.transitions == "auto"
+    return replace(
+        place,
+        states=states,
+        window=SETTLE if to_check else 0,
+        centre=burn_in.centre if to_check else None,
+        checked=remark,
+        burn_in=None,
+    )
+
+
+def _check_ensemble(run: WarmupRun, runner: Runner, place: InWarmup, window: Window, centre: Centre) -> InWarmup:
+    """After a window whose metric and mean over all chains are compared with what they were before: in the ensemble, or
+    in the last such window. Where they agree nothing is changed, and no more windows are needed."""
+    states, before = place.states, place.before
+    reduced = _run_window(run, runner, place, replace(window, leave=0.0), 0)
+    checked, missing = run.timed(
+        "warmup", lambda: _checked(run, before, states, reduced, window, centre, 0.0, of_run=False)
+    )
+    enough = not missing and checked.states.transitions_done >= run.sampler.warmup.minimum
+    number = len(run.windows) if enough else place.window + 1
+    mean = checked.moments.of(checked.counts).centre.of_position
+    return replace(place.after(checked, number), missing=missing, centre=mean)
 
 
 def _until_arrived(run: WarmupRun, runner: Runner, place: InWarmup, first: int, most: int) -> InWarmup:
@@ -223,7 +292,7 @@ def _run_window(run: WarmupRun, runner: Runner, place: InWarmup, window: Window,
         chains=sampler.chain_count,
         leaves=window.leave > 0,
         second_half=window.compared,
-        errors=_single(run),
+        errors=single(run),
         gradients=window.estimates_metric and METRIC_KINDS[sampler.metric].is_adapted,
     )
     result = run.stretch(
@@ -382,32 +451,48 @@ def _check_tuning(run: WarmupRun, runner: Runner, place: InWarmup, tuning: Tunin
     Where all fits, the metric stays, which comes from more draws than this window has; else it is taken from here, as
     after any window.
     """
-    window = run.check
+    window, states = run.check, place.states
     assert window is not None
-    states = place.states
     reduced = _run_window(run, runner, place, window, 0)
+    centre, errors = tuning.centre, STANDARD_ERRORS
+    return run.timed("warmup", lambda: _checked(run, None, states, reduced, window, centre, errors, of_run=True))
 
-    def judged() -> tuple[Pooled, tuple[str, ...]]:
-        pooled = _with_step_sizes(run, states, reduced, window)
-        metric = _estimated(run, pooled, reduced) if METRIC_KINDS[run.sampler.metric].is_adapted else states.metric
-        moments = pooled.moments.of(pooled.counts)
-        misfits = Agreement(
-            step=change_of_step(states.step_size, pooled.states.step_size),
-            metric=change_of_metric(states.metric.scales(), metric.scales()),
-            drift=drift(tuning.centre, moments.centre.of_position, moments.pooled_variance[1:]),
-            memory=memory(moments, run.superchain[pooled.counts], STANDARD_ERRORS),
-            single=_single(run),
-            earlier=True,
-        ).missing()
-        if far_count := int(pooled.outliers.sum()):
-            misfits += (f"{far_count} chain{' is' if far_count == 1 else 's are'} far from all others",)
-        if late_count := int(pooled.late.sum()):
-            misfits += (f"{late_count} chain{' has' if late_count == 1 else 's have'} not reached the others",)
-        if misfits and metric is not states.metric:
-            pooled = _with_search(run, states.metric, _with_metric(run, pooled, metric), window)
-        return _restarted(run, None, pooled, waited=False), misfits
 
-    return run.timed("warmup", judged)
+def _checked(
+    run: WarmupRun,
+    before: Pooled | None,
+    states: ChainStates,
+    reduced: ReducedWindow,
+    window: Window,
+    centre: Centre,
+    errors: float,
+    *,
+    of_run: bool,
+) -> tuple[Pooled, tuple[str, ...]]:
+    """A window from these states with a metric that is to be confirmed, and what does not fit, in words.
+
+    centre [dimension]: where all chains are expected. errors: of what is left of starts (`memory`). of_run: whether all
+    is of an earlier run, and so the step size is expected too, and no chain apart from the others.
+    """
+    apart = None if before is None else before.apart
+    pooled = _with_step_sizes(run, states, reduced, window, apart)
+    metric = _estimated(run, pooled, reduced) if METRIC_KINDS[run.sampler.metric].is_adapted else states.metric
+    moments = pooled.moments.of(pooled.counts)
+    misfits = Agreement(
+        step=change_of_step(states.step_size, pooled.states.step_size) if of_run else 0.0,
+        metric=change_of_metric(states.metric.scales(), metric.scales()),
+        drift=drift(centre, moments.centre.of_position, moments.pooled_variance[1:]),
+        memory=memory(moments, run.superchain[pooled.counts], errors),
+        single=single(run),
+        earlier=of_run,
+    ).missing()
+    if of_run and (far_count := int(pooled.outliers.sum())):
+        misfits += (f"{far_count} chain{' is' if far_count == 1 else 's are'} far from all others",)
+    if of_run and (late_count := int(pooled.late.sum())):
+        misfits += (f"{late_count} chain{' has' if late_count == 1 else 's have'} not reached the others",)
+    if misfits and metric is not states.metric:
+        pooled = _with_search(run, states.metric, _with_metric(run, pooled, metric), window)
+    return _restarted(run, before, pooled, waited=False), misfits
 
 
 def _compare(run: WarmupRun, previous: Pooled, pooled: Pooled) -> Agreement:
@@ -418,10 +503,5 @@ def _compare(run: WarmupRun, previous: Pooled, pooled: Pooled) -> Agreement:
         metric=change_of_metric(previous.states.metric.scales(), pooled.states.metric.scales()),
         drift=drift(previous.moments.of(common).centre, of_common.centre, of_common.pooled_variance),
         memory=memory(pooled.moments.of(pooled.counts), run.superchain[pooled.counts]),
-        single=_single(run),
+        single=single(run),
     )
-
-
-def _single(run: WarmupRun) -> bool:
-    """Whether each chain is a superchain of its own."""
-    return len(np.unique(run.superchain)) == run.sampler.chain_count

@@ -110,6 +110,9 @@ def check_window(chains: int, single: bool, maximum: int) -> Window:
     return Window(min(transitions, maximum), True, compared=True)
 
 
+SETTLE_STEP = 5
+"""Transitions in which a step size is found after an ensemble's burn-in."""
+
 LIKELY_WINDOWS, LIKELY_DRAWS = 4, 800
 LIKELY_WINDOWS_ALONE, LIKELY_DRAWS_ALONE, LIKELY_LENGTH = 3, 300, 40
 """An automatic warmup likely ends with its fourth window or a later one: the first that has so many draws of all
