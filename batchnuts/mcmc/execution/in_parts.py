@@ -6,7 +6,7 @@ not depend on which machine of a cluster the chain is on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,15 +22,21 @@ def width_for(chains: int) -> int:
 
 
 def in_parts(
-    call: Callable[..., Sequence[Any]], arguments: Sequence[NDArray[Any]], width: int
+    call: Callable[..., Sequence[Any]],
+    arguments: Sequence[NDArray[Any]],
+    width: int,
+    each: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]] = map,
 ) -> tuple[NDArray[Any], ...]:
     """The results [n, ...] of a program of `width` chains for arguments [n, ...]; the last part is filled up with
-    copies of its last chain."""
+    copies of its last chain. each: calls a function for some values, perhaps on several threads, and gives its results
+    in their order."""
     n = len(arguments[0])
     if n == width:
         return tuple(call(*arguments))
-    parts = []
-    for start in range(0, n, width):
+
+    def part(start: int) -> list[NDArray[Any]]:
         rows = np.minimum(np.arange(start, start + width), n - 1)
-        parts.append([np.asarray(array) for array in call(*(array[rows] for array in arguments))])
+        return [np.asarray(array) for array in call(*(array[rows] for array in arguments))]
+
+    parts = list(each(part, range(0, n, width)))
     return tuple(np.concatenate(arrays)[:n] for arrays in zip(*parts, strict=True))

@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Job: TypeAlias = tuple[Future[None], Callable[[], None]]
 
@@ -45,6 +45,21 @@ class Workers:
         if threading.current_thread() not in self._threads and not sys.is_finalizing():
             wait(self.started)
         self.started = []
+
+    def map(self, function: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
+        """What the function gives for each value, by these threads; raises what the first one raises that does."""
+        given, results = list(values), {}
+
+        def job(number: int) -> None:
+            results[number] = function(given[number])
+
+        for number in range(len(given)):
+            self.start(partial(job, number))
+        futures = self.started
+        self.wait()
+        for future in futures:
+            future.result()
+        return [results[number] for number in range(len(given))]
 
 
 def _work(jobs: SimpleQueue[Job | None]) -> None:

@@ -200,6 +200,7 @@ def _low_rank(x: Floats, g: Floats, rank: int) -> MetricParameters:
     weight = _weight_of_target(within_x, within_g)
     shrunk = [_shrunk(cov, np.full(len(cov), size), weight) for cov, size in zip(covs, typical)]
     eigenvalues, directions = np.linalg.eigh(geometric_mean(*shrunk))
+    eigenvalues = _bounded(eigenvalues)  # rounding makes small ones negative, far from the posterior
     bulk = _bulk(x, g, basis)
     if bulk is None:  # the basis spans everything
         bulk = float(np.exp(np.median(np.log(eigenvalues))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from typing_extensions import override
 from batchnuts.autobatch import BatchedFunction
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
 from batchnuts.mcmc.execution.chain_states import ChainStates
-from batchnuts.mcmc.execution.chunk_runner import make_runner
+from batchnuts.mcmc.execution.chunk_runner import ChunkRunner, make_runner
 from batchnuts.mcmc.execution.evaluation import GradientService, ProgramGradients, of_lanes
 from batchnuts.mcmc.execution.in_parts import in_parts, width_for
 from batchnuts.mcmc.execution.program_cache import Programs
@@ -102,9 +102,12 @@ class LocalExecution(ChainExecution):
     def isokinetic_steps(
         self, run: ExecutedRun, metric: MetricParameters, arguments: Sequence[NDArray[Any]]
     ) -> tuple[Any, ...]:
-        programs, chains = run.programs, run.sampler.chain_count
-        width, leaves = chains if programs.outlined else width_for(chains), leaves_of(run.model.data)
-        return for_all(programs.isokinetic_langevin, run.execution, arguments, width, leaves)
+        programs, chains, leaves = run.programs, run.sampler.chain_count, leaves_of(run.model.data)
+        program, runner = programs.isokinetic_langevin, programs.runner
+        if programs.outlined or not isinstance(runner, ChunkRunner):  # machine code has its own threads
+            width = chains if programs.outlined else width_for(chains)
+            return for_all(program, run.execution, arguments, width, leaves)
+        return for_all(program, run.execution, arguments, runner.chunking.lanes, leaves, runner.workers.map)
 
     @override
     def find_runner(self, run: ExecutedRun, states: ChainStates) -> Runner:
@@ -158,9 +161,10 @@ def for_all(
     arguments: Sequence[NDArray[Any]],
     width: int,
     leaves: Leaves = (),
+    each: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]] = map,
 ) -> tuple[NDArray[Any], ...]:
     """What a short program gives for some chains, `width` of them at a time. leaves: the arrays of the data that the
-    density takes, its last argument."""
+    density takes, its last argument. each: see in_parts."""
     options = execution.run_options
     if options["schedule"] == "auto":
         options["schedule"] = "earliest"  # each block once in a sweep: a search is short, and so compiles sooner
@@ -169,4 +173,4 @@ def for_all(
         data = (of_lanes(leaves, len(arrays[0])),) if leaves else ()
         return program.run(*arrays, *data, **options)
 
-    return in_parts(call, arguments, width)
+    return in_parts(call, arguments, width, each)

@@ -128,7 +128,8 @@ def _candidate(sampler: SamplerSettings, seconds: float, dimension: int) -> Cand
     chains, superchains = sampler.chain_count, count_superchains(sampler)
     assert sampler.until is not None, "auto is refused without it"
     rule = StoppingRule(sampler.until, (), chains, superchains)
-    warmup = likely_transitions(sampler.warmup, chains, nested=rule.nested)
+    ensemble = sampler.begins_with_ensemble(dimension)
+    warmup = likely_transitions(sampler.warmup, chains, nested=rule.nested, ensemble=ensemble)
     together = draws_together(sampler.until, superchains, 1 if rule.nested else dimension)
     return Candidate(chains, warmup, max(rule.first_point, math.ceil(together / chains)), seconds)
 

@@ -5,10 +5,11 @@ with far fewer gradients than NUTS, whose trajectories are long where nothing is
 biased by its step size; windows of NUTS follow, which know no such bias, and check what it gives them: positions, the
 metric, and the mean of all chains.
 
-All is taken from the ensemble as it is at that time: the scale of each coordinate is that of the metric `diag`, by
-positions and gradients of all chains, which is right for a normal posterior wherever chains are in it; correlations are
-those of the last window where the metric has any; and the step size follows the variance of the energy's changes. It
-ends as warmup does, when two windows in a row and the superchains agree (agreement.py).
+All is taken from the ensemble as it is at that time. The scale of each coordinate lies half way between the spread of
+all chains, by which they come out of places where they began together, and that of the metric `diag`, which is right
+for a normal posterior wherever chains are in it; where they have settled the two are the same. Correlations are those
+of the last window where the metric has any, and the step size follows the variance of the energy's changes. It ends as
+warmup does, when two windows in a row and the superchains agree (agreement.py).
 
 Source: Robnik et al., "Late adjusted parallel sampling", arXiv 2601.16696, section 3: [L].
 """
@@ -227,7 +228,9 @@ def controlled(ensemble: Ensemble, result: IsokineticSteps, count: int) -> Ensem
         # the step size enters the error by its third power, as in a leapfrog step of one dimension: [L] equation (8)
         wanted = GOAL * min(departure(result.position, result.gradient), FARTHEST) ** (3 / 8)
         factor = float(np.clip((wanted * dimension / max(error, 1e-30)) ** (1 / 6), *CHANGE))
-    variance = estimate("diag", result.position, result.gradient, 0).inverse_mass
+    by_gradients = estimate("diag", result.position, result.gradient, 0).inverse_mass
+    of_chains = np.var(result.position, axis=0, dtype=np.float64)
+    variance = np.sqrt(by_gradients * np.where(of_chains > 0, of_chains, by_gradients))
     inverse_mass = variance * ensemble.metric.inverse_mass / ensemble.metric.scales()[0]  # what is not by correlations
     inverse_mass = np.clip(inverse_mass, 1 / BOUND, BOUND)
     return Ensemble(

@@ -120,13 +120,22 @@ chains. Where chains are compared by means of their own, with its third or a lat
 Measured for packaged models (docs/results/chains.md): 3 to 7 windows with superchains, without them 3 to 7."""
 
 
-def likely_transitions(settings: WarmupSettings, chains: int, *, nested: bool) -> int:
-    """How many transitions a warmup is expected to make.
+LIKELY_BURN_IN = 15
+"""An ensemble's burn-in takes the gradients of about so many transitions: of twelve packaged models 3 to 30
+(docs/results/ensemble_start.md)."""
 
-    nested: whether chains form superchains of several.
+
+def likely_transitions(settings: WarmupSettings, chains: int, *, nested: bool, ensemble: bool = False) -> int:
+    """How many transitions a warmup is expected to make, or what takes the gradients of so many.
+
+    nested: whether chains form superchains of several. ensemble: whether it begins with an ensemble.
     """
+    burn_in = LIKELY_BURN_IN if ensemble else 0
     if settings.transitions != "auto":
-        return settings.transitions
+        return settings.transitions + burn_in
+    if ensemble:
+        windows = automatic_windows(chains, settings.maximum)[: 1 if nested else LIKELY_WINDOWS_ALONE]
+        return burn_in + max(SETTLE_STEP + sum(window.transitions for window in windows), settings.minimum)
     if settings.from_ is not None:  # and that is confirmed
         return check_window(chains, not nested, settings.maximum).transitions
     total = 0

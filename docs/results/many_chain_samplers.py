@@ -1,0 +1,278 @@
+"""Gradients and seconds until the moments of thousands of chains are right: our starts, LAPS, MEADS and ChEES.
+
+    python docs/results/many_chain_samplers.py TARGET SAMPLER [--chains 4096] [--steps N] [--german-credit FILE]
+
+TARGET: german_credit_sparse, brownian_motion, item_response, stochastic_volatility, funnel, rosenbrock: of the
+Inference Gym, but for the last, in JAX and float32. SAMPLER: ensemble and windows (ours, until the first draw), laps,
+meads, chees (BlackJAX). Every sampler begins at uniform positions on (-2, 2) in unconstrained space.
+
+What is measured is the squared error of E[x^2] over Var[x^2], of the positions of all chains at one time, and over all
+coordinates the largest and the mean, as the paper on LAPS does. The result is one line of JSON: after how many
+gradients of each chain the largest was first below 0.01 and stayed there, the same of the mean, how many the sampler
+took in all, and seconds of a second run in the same process. The truth is exact (funnel, rosenbrock), or from a long run of ours, which
+is made where FILE.truth.npz is missing: --truth FOLDER.
+
+german_credit_sparse needs the UCI file german.data-numeric.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_compilation_cache_dir", tempfile.mkdtemp())
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+
+Density = Callable[[Any], Any]
+LIMIT = 0.01
+
+
+def rosenbrock(x: Any) -> Any:
+    """18 pairs: x ~ N(1, 1), y ~ N(x^2, 0.1)."""
+    first, second = x[:18], x[18:]
+    return -0.5 * jnp.sum((first - 1.0) ** 2) - 0.5 * jnp.sum((second - first**2) ** 2) / 0.1
+
+
+def of_gym(target: Any) -> tuple[Density, int]:
+    """The unconstrained density of a target, and its dimension."""
+    import inference_gym.using_jax as gym
+
+    vector = gym.targets.VectorModel(target)
+    bijector = vector.default_event_space_bijector
+
+    def density(x: Any) -> Any:
+        return vector.unnormalized_log_prob(bijector.forward(x)) + bijector.forward_log_det_jacobian(x, event_ndims=1)
+
+    return density, int(bijector.inverse_event_shape(vector.event_shape)[0])
+
+
+def density_of(name: str, german_credit: Path) -> tuple[Density, int]:
+    """The target's log-density, and its dimension."""
+    if name == "rosenbrock":
+        return rosenbrock, 36
+    import inference_gym.using_jax as gym
+
+    if name == "german_credit_sparse":
+        rows = [re.findall(r"-?\d+", line) for line in german_credit.read_text().splitlines()]
+        table = np.array([row for row in rows if len(row) == 25], np.float32)
+        assert table.shape == (1000, 25), table.shape
+        features = (table[:, :-1] - table[:, :-1].mean(axis=0)) / table[:, :-1].std(axis=0)
+        labels = (table[:, -1] - 1).astype(np.int32)
+        return of_gym(gym.targets.SparseLogisticRegression(jnp.asarray(features), jnp.asarray(labels)))
+    makers = {
+        "brownian_motion": gym.targets.BrownianMotionUnknownScalesMissingMiddleObservations,
+        "item_response": gym.targets.SyntheticItemResponseTheory,
+        "stochastic_volatility": gym.targets.VectorizedStochasticVolatilitySP500Small,
+        "funnel": gym.targets.NealsFunnel,
+    }
+    return of_gym(makers[name]())
+
+
+class Truth:
+    """Moments E x, Var x, E x^2, Var x^2, [4, dimension]."""
+
+    def __init__(self, moments: np.ndarray) -> None:
+        self.moments = np.asarray(moments)
+
+    @classmethod
+    def of_draws(cls, draws: np.ndarray) -> Truth:
+        """Of draws [n, dimension]."""
+        x = draws.astype(np.float64)
+        return cls(np.stack([x.mean(axis=0), x.var(axis=0), (x**2).mean(axis=0), (x**2).var(axis=0)]))
+
+    def errors(self, square: Any) -> Any:
+        """The largest and the mean squared error of E[x^2]."""
+        _, _, mean, variance = self.moments
+        errors = (square - mean) ** 2 / variance
+        return jnp.stack([errors.max(), errors.mean()])
+
+    def of_positions(self, position: Any) -> np.ndarray:
+        """Of positions [chains, dimension]."""
+        return np.asarray(self.errors((np.asarray(position, np.float64) ** 2).mean(axis=0)))
+
+
+def truth_of(name: str, density: Density, dimension: int, folder: Path) -> Truth:
+    """Exact draws, or a long run of ours by windows."""
+    rng = np.random.default_rng(0)
+    if name == "rosenbrock":
+        first = 1.0 + rng.normal(size=(4_000_000, 1))
+        x = np.concatenate([first, first**2 + np.sqrt(0.1) * rng.normal(size=first.shape)], axis=1)
+        return Truth(np.repeat(Truth.of_draws(x).moments, 18, axis=1))
+    if name == "funnel":
+        v = 3.0 * rng.normal(size=(4_000_000, 1))
+        exact = Truth.of_draws(v).moments
+        square = float(np.exp(4.5))  # of x = exp(v/2) z: E exp(v); Var x^2 = 3 E exp(2 v) - (E exp v)^2
+        x = [0.0, square, square, 3 * float(np.exp(18.0)) - square**2]
+        return Truth(np.column_stack([exact[:, 0], *[x] * 9]))
+    file = folder / f"{name}.truth.npz"
+    if not file.is_file():
+        settings = {"start": "windows", "target_acceptance": 0.95, "warmup": 500, "metric": "low_rank"}
+        draws = our_run(density, dimension, chains=256, draws=1500, **settings)
+        np.savez(file, moments=Truth.of_draws(draws.position.reshape(-1, dimension)).moments)
+    with np.load(file) as there:
+        return Truth(there["moments"])
+
+
+def our_run(density: Density, dimension: int, **settings: Any) -> Any:
+    """Draws of ours, on the default engine."""
+    from batchnuts.mcmc.model.model import Model
+    from batchnuts.mcmc.run.sampling import run_chains
+    from batchnuts.mcmc.settings.run_settings import split_settings
+
+    if not hasattr(our_run, "model"):
+        our_run.model = Model.from_function(density, dimension=dimension, dtype="float32")  # type: ignore[attr-defined]
+    return run_chains(our_run.model, *split_settings(settings))  # type: ignore[attr-defined]
+
+
+Path_ = list[tuple[float, np.ndarray]]
+"""Gradients of each chain so far, and errors there."""
+
+
+def ours(density: Density, dimension: int, truth: Truth, chains: int, start: str, steps: int) -> tuple[Path_, float]:
+    """The path of the errors, and the seconds of a run until its first draw; `steps` is not used."""
+    from batchnuts.mcmc.warmup import phase
+
+    along: Path_ = []
+    after_call = phase.after_call
+
+    def seen(run: Any, burn_in: Any) -> Any:
+        after = after_call(run, burn_in)
+        along.append((after.ensemble.done, truth.of_positions(after.ensemble.position)))
+        return after
+
+    settings = {"chains": chains, "draws": 1, "start": start}
+    our_run(density, dimension, **settings)
+    began = time.perf_counter()
+    draws = our_run(density, dimension, **settings, seed=1)
+    seconds = time.perf_counter() - began
+    columns = draws.history.columns
+    gradients = float(columns["useful_gradients"][-1]) / chains
+    phase.after_call = seen
+    our_run(density, dimension, **settings, seed=1)
+    return [*along, (gradients, truth.of_positions(draws.position[:, 0]))], seconds
+
+
+def laps(density: Density, dimension: int, truth: Truth, chains: int, start: str, steps: int) -> tuple[Path_, float]:
+    """LAPS with its defaults; steps: of each of its two phases, at most."""
+    from blackjax.adaptation.laps import laps as run_laps
+
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), "chains")
+
+    def run(seed: int) -> Any:
+        return run_laps(
+            logdensity_fn=density,
+            sample_init=lambda key: jax.random.uniform(key, (dimension,), minval=-2.0, maxval=2.0),
+            ndims=dimension,
+            num_steps1=steps,
+            num_steps2=steps,
+            num_chains=chains,
+            mesh=mesh,
+            rng_key=jax.random.key(seed),
+            observables_for_bias=jnp.square,
+            contract=truth.errors,
+        )
+
+    run(0)
+    began = time.perf_counter()
+    info, gradients_of_step, _, state = run(1)
+    jax.block_until_ready(state)
+    seconds = time.perf_counter() - began
+    history1, history2 = info["phase_1"], info["phase_2"]
+    count = len(history1["bias"])
+    along: Path_ = [(i + 1, np.asarray(e)) for i, e in enumerate(np.asarray(history1["bias"])[:count])]
+    per_sample = gradients_of_step * int(np.asarray(history2["steps_per_sample"]).ravel()[0])
+    along += [(count + (i + 1) * per_sample, np.asarray(e)) for i, e in enumerate(np.asarray(history2["bias"]))]
+    return along, seconds
+
+
+def adaptation(
+    density: Density, truth: Truth, chains: int, dimension: int, kind: str, steps: int
+) -> tuple[Path_, float]:
+    """The adaptation of MEADS or ChEES, as many steps as that: errors after each."""
+    import blackjax
+    import optax
+
+    def kept(state: Any, info: Any, _: Any) -> Any:
+        x = state.position
+        made = getattr(info, "num_integration_steps", jnp.ones(()))
+        return truth.errors((x**2).mean(axis=0)), jnp.mean(made)
+
+    if kind == "chees":
+        warmup = blackjax.chees_adaptation(density, num_chains=chains, adaptation_info_fn=kept)
+        more: tuple[Any, ...] = (0.1, optax.adam(0.02), steps)
+    else:
+        warmup = blackjax.meads_adaptation(density, num_chains=chains, adaptation_info_fn=kept)
+        more = (steps,)
+    start = jax.random.uniform(jax.random.key(2), (chains, dimension), minval=-2.0, maxval=2.0)
+    warmup.run(jax.random.key(0), start, *more)
+    began = time.perf_counter()
+    result, info = warmup.run(jax.random.key(1), start, *more)
+    jax.block_until_ready(result.state)
+    seconds = time.perf_counter() - began
+    info = getattr(info, "_wrapped_info", info)
+    errors, made = (np.asarray(each) for each in info)
+    return list(zip(np.cumsum(made), errors, strict=True)), seconds
+
+
+def reached(along: Path_, which: int) -> float | None:
+    """After how many gradients an error (0: the largest, 1: the mean) was below LIMIT, and stayed there."""
+    below = [gradients for gradients, error in along if error[which] < LIMIT]
+    above = [gradients for gradients, error in along if not error[which] < LIMIT]
+    last = max(above, default=0.0)
+    return min((gradients for gradients in below if gradients > last), default=None)
+
+
+def main() -> None:
+    """Measure one sampler on one target."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target")
+    parser.add_argument("sampler", choices=["ensemble", "windows", "laps", "meads", "chees", "truth"])
+    parser.add_argument("--chains", type=int, default=4096)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--german-credit", type=Path, default=Path("german.data-numeric"))
+    parser.add_argument("--truth", type=Path, default=Path())
+    asked = parser.parse_args()
+    density, dimension = density_of(asked.target, asked.german_credit)
+    truth = truth_of(asked.target, density, dimension, asked.truth)
+    if asked.sampler == "truth":
+        return
+    common = density, dimension, truth, asked.chains, asked.sampler, asked.steps
+    if asked.sampler in ("ensemble", "windows"):
+        along, seconds = ours(*common)
+    elif asked.sampler == "laps":
+        along, seconds = laps(*common)
+    else:
+        along, seconds = adaptation(density, truth, asked.chains, dimension, asked.sampler, asked.steps)
+    total = float(along[-1][0])
+    largest, mean = (reached(along, which) for which in (0, 1))
+    print(
+        json.dumps(
+            {
+                "target": asked.target,
+                "dimension": dimension,
+                "sampler": asked.sampler,
+                "chains": asked.chains,
+                "largest": None if largest is None else float(largest),
+                "mean": None if mean is None else float(mean),
+                "gradients": total,
+                "seconds": round(seconds, 3),
+                "last_errors": [float(f"{e:.3g}") for e in along[-1][1]],
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
