@@ -123,6 +123,18 @@ def test_accidents_cost_no_draw(
     assert client.lost > 5
 
 
+def test_an_ensemble_start_is_the_same_as_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call of its burn-in is shared among workers."""
+    settings: dict[str, Any] = {"chains": 16, "draws": 5, "start": "ensemble", "metric": "low_rank"}
+    on_threads, client = run(**settings), Client()
+    (programs,) = (each for key, each in MODEL.cache.programs.items() if ("metric", "low_rank") in key)
+    with in_process(client, monkeypatch, programs):
+        draws = run(**settings, **IN_PROCESS)
+    assert_same(draws, on_threads)
+    assert draws.warmup == on_threads.warmup
+    assert draws.warmup.burn_in > 20
+
+
 @pytest.mark.parametrize("save", [0.0, 1e9], ids=["saved", "not saved"])
 def test_a_report_that_never_comes_costs_no_draw(
     save: float, on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs

@@ -37,7 +37,7 @@ from batchnuts.mcmc.storage.history import HistoryKeeper, Row
 from batchnuts.mcmc.storage.stored_run import is_complete, is_interrupted, is_run
 from batchnuts.mcmc.storage.url_place import place_of
 from batchnuts.mcmc.warmup.ensemble import BurnIn, Ensemble, EnsembleWindow, Snapshot
-from batchnuts.mcmc.warmup.phase import InWarmup, Pooled
+from batchnuts.mcmc.warmup.place import InWarmup, Pooled
 
 TYPES = (
     *(BurnIn, Ensemble, Snapshot, EnsembleWindow),

@@ -68,6 +68,8 @@ class OnCluster(ChainExecution, GradientService):
             run.density_library.in_machine_code,
         )
         self.plugins: list[str] = []
+        self.lanes = self.width
+        """Chains of a chunk, once there is a runner."""
         self.register(PlanPlugin(plan))
 
     def register(self, plugin: PlanPlugin | ProgramPlugin) -> None:
@@ -101,7 +103,7 @@ class OnCluster(ChainExecution, GradientService):
     def isokinetic_steps(
         self, run: ExecutedRun, metric: MetricParameters, arguments: Sequence[NDArray[Any]]
     ) -> tuple[Any, ...]:
-        return self._in_parts(isokinetic_steps, tuple(arguments), metric, uuid.uuid4().hex)
+        return self._in_parts(isokinetic_steps, tuple(arguments), metric, uuid.uuid4().hex, self.lanes)
 
     def _in_parts(self, function: Any, arrays: tuple[NDArray[Any], ...], *leading: Any) -> tuple[NDArray[Any], ...]:
         chains, threads = len(arrays[0]), max(1, sum(workers_of(self.client).values()))
@@ -125,6 +127,7 @@ class OnCluster(ChainExecution, GradientService):
                 program = chain_program(run.programs, run.sampler, run.model, run.rows, run.divergences)
                 max_width = maximum_width(lane_program(program, example, run.execution))
             lanes = lanes_of(chains, run.execution, max_width)
+        self.lanes = lanes
         of_chunk = part(example, Chunking(-(-chains // lanes), lanes, 1), 0)
         self.register(ProgramPlugin(self.name, ProgramSpec(of_chunk, run.rows, run.divergences)))
         return ClusterRunner(self, self.run, chains, lanes)

@@ -62,14 +62,14 @@ def searched(
 
 
 def isokinetic_steps(
-    run: str, metric: MetricParameters, identity: Any, arguments: tuple[NDArray[Any], ...]
+    run: str, metric: MetricParameters, identity: Any, width: int, arguments: tuple[NDArray[Any], ...]
 ) -> tuple[NDArray[Any], ...] | Failure:
-    """Steps of the isokinetic dynamics for some chains, as `isokinetic_langevin` gives them."""
+    """Steps of the isokinetic dynamics for some chains, as its program gives them; width: chains of a call."""
 
     def work(session: Session) -> tuple[NDArray[Any], ...]:
         with session.using(metric, identity):
             program, execution = session.programs.isokinetic_langevin, session.plan.execution
-            return for_all(program, execution, arguments, session.width, leaves_of(session.model.data))
+            return for_all(program, execution, arguments, width, leaves_of(session.model.data))
 
     return _in_session(run, work, "warmup")
 

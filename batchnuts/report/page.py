@@ -16,6 +16,7 @@ from batchnuts.files.saving import OutputError
 from batchnuts.files.url import OutputLocation, Url
 from batchnuts.mcmc.diagnostics.columns import COLUMNS, NESTED_RHAT
 from batchnuts.mcmc.diagnostics.verdict import made_by
+from batchnuts.mcmc.storage.draws import warmup_in_words
 from batchnuts.mcmc.storage.stored_run import is_zarr
 from batchnuts.process.atomic import replacing
 from batchnuts.report import pictures
@@ -168,12 +169,10 @@ def _cost(run: FinishedRun) -> str:
         rows.append(("arrangement", chunks))
     if "backend" in attributes:
         rows.append(("backend", str(attributes["backend"])))
-    rows.append(
-        (
-            "warmup",
-            f"{attributes.get('warmup', '?')} transitions ({attributes.get('warmup_ended', 'no reason in the file')})",
-        )
-    )
+    length = "? transitions"
+    if "warmup" in attributes:
+        length = warmup_in_words(int(attributes["warmup"]), int(attributes.get("warmup_burn_in", 0)))
+    rows.append(("warmup", f"{length} ({attributes.get('warmup_ended', 'no reason in the file')})"))
     for name, key in (("sampling ended", "sampling_ended"), ("number of chains", "chains_reason")):
         if key in attributes:
             rows.append((name, str(attributes[key])))

@@ -18,7 +18,7 @@ from batchnuts.mcmc.diagnostics.diagnose import Diagnostics
 from batchnuts.mcmc.diagnostics.summary_without_draws import diagnosed
 from batchnuts.mcmc.diagnostics.verdict import diagnose_groups, judge, made_by
 from batchnuts.mcmc.statistics.chain_numbers import restarted_in_words, some_numbers
-from batchnuts.mcmc.storage.draws import Draws
+from batchnuts.mcmc.storage.draws import Draws, warmup_in_words
 from batchnuts.progress.terminal import SafeConsole
 from batchnuts.progress.views import View, phase
 from batchnuts.progress.words import short
@@ -92,7 +92,7 @@ def print_report(
 def _warmup(draws: Draws) -> str:
     """How warmup went, in one line, or two where chains were left out."""
     report = draws.warmup
-    text = f"Warmup: {in_words(report.transitions, 'transition')} ({report.reason})"
+    text = f"Warmup: {warmup_in_words(report.transitions, report.burn_in)} ({report.reason})"
     if report.agreed is False:
         text += "\nWARNING: warmup had not settled when it ended: raise sampler.warmup.maximum, or reparametrize."
     if report.outliers:

@@ -9,8 +9,8 @@ meads, chees (BlackJAX). Every sampler begins at uniform positions on (-2, 2) in
 What is measured is the squared error of E[x^2] over Var[x^2], of the positions of all chains at one time, and over all
 coordinates the largest and the mean, as the paper on LAPS does. The result is one line of JSON: after how many
 gradients of each chain the largest was first below 0.01 and stayed there, the same of the mean, how many the sampler
-took in all, and seconds of a second run in the same process. The truth is exact (funnel, rosenbrock), or from a long run of ours, which
-is made where FILE.truth.npz is missing: --truth FOLDER.
+took in all, and seconds of a second run in the same process. The truth is exact (funnel, rosenbrock), or from a long
+run of ours, which is made where TARGET.truth.npz is missing in the folder of --truth.
 
 german_credit_sparse needs the UCI file german.data-numeric.
 """

@@ -135,7 +135,8 @@ PAGES = (
             (
                 "Sampler",
                 (
-                    *_of("batchnuts.mcmc.settings.run_settings", "SamplerSettings", "WarmupSettings", "InitSettings"),
+                    *_of("batchnuts.mcmc.settings.run_settings", "SamplerSettings", "WarmupSettings"),
+                    *_of("batchnuts.mcmc.settings.init_settings", "InitSettings"),
                     "batchnuts.mcmc.settings.until.Until",
                 ),
             ),

@@ -174,7 +174,7 @@ def run(progress: Callable[[Progress], None] | None = None, *, how: Any = None, 
 def on_threads_once() -> tuple[Draws, Programs]:
     """A run without a cluster, and its programs, which others use again."""
     draws = run()
-    (programs,) = MODEL.cache.programs.values()
+    (programs,) = (each for key, each in MODEL.cache.programs.items() if ("metric", "diag") in key)
     return draws, programs
 
 

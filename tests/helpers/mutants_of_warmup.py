@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from mutants import killed_by, rewrite
 
-from batchnuts.mcmc.warmup import phase
+from batchnuts.mcmc.warmup import phase, restarts
 
 WARMUP = "mcmc/test_warmup.py"
 SEARCHED = f"{WARMUP}::test_a_step_size_that_was_searched_for_agrees_with_nothing"
@@ -45,13 +45,13 @@ def outliers_count(patch: pytest.MonkeyPatch) -> None:
 @killed_by("warmup phase", f"{ARRIVAL}::test_a_mode_where_chains_move_is_never_hidden")
 def outliers_start_again_unasked(patch: pytest.MonkeyPatch) -> None:
     """chains far from others are moved to them, though nobody asked for that"""
-    rewrite(patch, phase._restarted, "_nowhere_for_long(previous, pooled)", "pooled.outliers")
+    rewrite(patch, restarts.with_restarts, "_nowhere_for_long(previous, pooled)", "pooled.outliers")
 
 
 @killed_by("warmup phase", f"{ARRIVAL}::test_chains_where_no_mode_can_be_start_again_by_default_and_it_is_reported")
 def chains_stay_where_no_mode_can_be(patch: pytest.MonkeyPatch) -> None:
     """chains that never move, or lie thousands of nats below all others, keep their places"""
-    rewrite(patch, phase._restarted, "_nowhere_for_long(previous, pooled)", "restarted")
+    rewrite(patch, restarts.with_restarts, "_nowhere_for_long(previous, pooled)", "restarted")
 
 
 @killed_by("warmup phase", f"{ARRIVAL}::test_draws_begin_when_chains_have_arrived[20.0-True]")

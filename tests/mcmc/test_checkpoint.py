@@ -220,6 +220,7 @@ FIXED: dict[str, Any] = {"chains": 16, "warmup": 60, "draws": 300, "seed": 7, "b
 WAYS: dict[str, dict[str, Any]] = {
     "machine": {},
     "automatic warmup": {"warmup": {"transitions": "auto", "maximum": 200}, "superchains": 4},
+    "ensemble": {"warmup": {"transitions": "auto", "maximum": 200}, "superchains": 4, "start": "ensemble"},
     "until": {"until": {"ess_bulk": 2000.0}, "draws": 600},
     "groups": {"warmup": {"transitions": 60, "pool": "groups"}, "superchains": 4},
     "one chunk": {"expert": {"shards": 1}, "chunk_lanes": 16},

@@ -230,6 +230,7 @@ def attributes_of(
         "restarted_chains": ", ".join(map(str, draws.warmup.restarted)),
         "late_chains": ", ".join(map(str, draws.warmup.late)),
         "starts_not_numbers": draws.warmup.not_numbers,
+        "warmup_burn_in": draws.warmup.burn_in,
         "draws_complete": draws.first + draws.complete,
         "draws_made": int((draws.first + draws.done).sum()),
         "chains_begun": len(draws.chains),

@@ -39,7 +39,8 @@ from batchnuts.mcmc.stopping.interim_analyses import interim_analyses_of
 from batchnuts.mcmc.storage.contract import Stream
 from batchnuts.mcmc.storage.draws import Draws
 from batchnuts.mcmc.storage.progress import Progress
-from batchnuts.mcmc.warmup.phase import CHECK, ENSEMBLE, InWarmup, warm_up
+from batchnuts.mcmc.warmup.phase import warm_up
+from batchnuts.mcmc.warmup.place import CHECK, ENSEMBLE, InWarmup
 from batchnuts.process.freed_memory import give_back_freed
 from batchnuts.process.signals import StopSignals
 from batchnuts.settings.schema import SettingsError

@@ -32,7 +32,7 @@ from batchnuts.mcmc.stopping.interim_analyses import InterimAnalyses
 from batchnuts.mcmc.storage.draws import WarmupReport, WindowTuning
 from batchnuts.mcmc.storage.history import HistoryKeeper
 from batchnuts.mcmc.storage.logged import LoggedStorage
-from batchnuts.mcmc.warmup.phase import InWarmup
+from batchnuts.mcmc.warmup.place import InWarmup
 
 if TYPE_CHECKING:
     import xarray
@@ -143,6 +143,7 @@ def saved_of_file(
         restarted,
         late,
         int(about.get("starts_not_numbers", 0)),
+        int(about.get("warmup_burn_in", 0)),
     )
     useful = int(stats.attrs["useful_gradients"])
     counts = Counts(useful_gradients=useful, executed_gradients=round(useful / max(stats.attrs["utilization"], 1e-9)))

@@ -11,8 +11,9 @@ from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_v
 from batchnuts.autobatch.machine import engine_infos
 from batchnuts.disk_cache.folder import problem_with
 from batchnuts.mcmc.settings.cluster_settings import LOCAL, ClusterSettings, is_address
+from batchnuts.mcmc.settings.init_settings import InitSettings
 from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
-from batchnuts.mcmc.settings.plain_values import as_lists, as_pythons, of_json
+from batchnuts.mcmc.settings.plain_values import as_pythons
 from batchnuts.mcmc.settings.until import CONDITIONS, Until
 from batchnuts.settings.schema import (
     IN_OTHER_LIBRARIES,
@@ -112,54 +113,6 @@ class WarmupSettings(Settings):
         return transitions
 
 
-InitMethod = Literal["auto", "uniform", "prior", "values", "run", "pathfinder"]
-"""How chains may start (starts/methods.py)."""
-
-
-class InitSettings(Settings):
-    """Where chains start. In place of the whole group, its method will do."""
-
-    method: InitMethod = Field(
-        "auto",
-        description="auto: the values or the run given, else the model's initializer, else uniform; uniform: on "
-        "(-radius, radius) in unconstrained space; prior: draws from the model's prior; values: those given; run: "
-        "draws of an earlier run; pathfinder: from uniform, by optimization",
-    )
-    radius: float = Field(2.0, gt=0.0, le=1e6, description="half-width of the interval that `uniform` draws from")
-    jitter: float = Field(
-        0.0, ge=0.0, le=1e6, description="standard deviation of normal noise that is added, on the same scale"
-    )
-    values: dict[str, Any] | None = Field(
-        None,
-        description="values of variables by name, or a list of several initial values for each, which superchains "
-        "use in turn, or the path of a JSON file of these; variables that are not named start at random",
-    )
-    run: str | None = Field(None, min_length=1, description="file of an earlier run, whose draws are initial values")
-
-    @property
-    def given(self) -> bool:
-        """Whether it says more than what holds by default, or with an earlier run's tuning: then it decides."""
-        return self.method != "auto" or self.values is not None or self.run is not None
-
-    @field_validator("values", mode="before")
-    @classmethod
-    def _plain(cls, values: Any) -> Any:
-        """Arrays of any library as lists, and what a file holds: settings are saved with a run."""
-        return of_json(values) if isinstance(values, str | os.PathLike) else as_lists(values)
-
-    @model_validator(mode="after")
-    def _fits(self) -> InitSettings:
-        if self.values is not None and self.run is not None:
-            raise ValueError("found both values and run; expected one of them")
-        for name in ("values", "run"):
-            given = getattr(self, name) is not None
-            if given and self.method not in ("auto", name):
-                raise ValueError(f"found {name}, which has no effect with method {self.method}")
-            if not given and self.method == name:
-                raise ValueError(f"method is {name}, but {name} is not given")
-        return self
-
-
 if TYPE_CHECKING:
     MetricName = str
 else:
@@ -191,9 +144,9 @@ class SamplerSettings(Settings):
     )
     start: Literal["auto", "ensemble", "windows"] = Field(
         "auto",
-        description="how warmup begins; ensemble: all chains burn in by isokinetic Langevin dynamics, then a "
-        "short window of the transition checks where they are; windows: with the transition; auto: ensemble for "
-        f"{FEWEST_CHAINS_OF_ENSEMBLE} chains or more where `warmup` is auto, pools all chains and has no `from`",
+        description="how warmup begins; ensemble: all chains burn in by isokinetic Langevin dynamics, then a short "
+        f"window of the transition checks where they are, for {FEWEST_CHAINS_OF_ENSEMBLE} chains or more; windows: "
+        "with the transition; auto: windows",
     )
     superchains: int | None = Field(
         None,
@@ -306,9 +259,7 @@ class SamplerSettings(Settings):
     def begins_with_ensemble(self, dimension: int) -> bool:
         """Whether warmup begins with an ensemble's burn-in, of a model of that dimension: of one coordinate there
         are no directions to turn to."""
-        if dimension < 2 or self.start == "windows" or self._unfit_for_ensemble():
-            return False
-        return self.start == "ensemble" or self.warmup.transitions == "auto"
+        return self.start == "ensemble" and dimension > 1
 
     @field_validator("chains")
     @classmethod

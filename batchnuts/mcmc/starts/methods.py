@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from batchnuts.mcmc.model.library_choice import DensityLibrary, density_library_of
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.model.quantities import Quantities
-from batchnuts.mcmc.settings.run_settings import ExecutionSettings, InitSettings, SamplerSettings
+from batchnuts.mcmc.settings.init_settings import InitSettings
+from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.settings.superchains import count_superchains, superchain_of
 from batchnuts.mcmc.starts.pathfinder import pathfinder_starts
 from batchnuts.mcmc.starts.tuning import KEY, Tuning

@@ -70,7 +70,8 @@ class WarmupReport:
     chains that were far from all others at its end and left out when step size and metric were pooled; `windows`, one
     after the other (none where the run ended in warmup); `restarted`, the chains that started again near others;
     `late`, those that had not arrived where the others are when it ended; `not_numbers`, of the starts that were
-    proposed first, those at which the log-density is not a number.
+    proposed first, those at which the log-density is not a number; `burn_in`, the steps of an ensemble's start, each of
+    which took a gradient of every chain, before these transitions.
     """
 
     transitions: int
@@ -81,6 +82,13 @@ class WarmupReport:
     restarted: tuple[int, ...] = ()
     late: tuple[int, ...] = ()
     not_numbers: int = 0
+    burn_in: int = 0
+
+
+def warmup_in_words(transitions: int, burn_in: int) -> str:
+    """How long a warmup was."""
+    length = in_words(transitions, "transition")
+    return f"{in_words(burn_in, 'step')} of an ensemble, then {length}" if burn_in else length
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from batchnuts.mcmc.execution.chain_states import ChainStates
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.execution.window_reduction import ReducedWindow, Reduction
-from batchnuts.mcmc.kernel.metric_estimates import MetricParameters, of_all_chains
+from batchnuts.mcmc.kernel.metric_estimates import MetricParameters
 from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
 from batchnuts.mcmc.starts.tuning import Tuning
 from batchnuts.mcmc.statistics.chain_numbers import named_chains
-from batchnuts.mcmc.statistics.outliers import NATS, find_outliers, spread
-from batchnuts.mcmc.statistics.window_moments import Centre, Moments
-from batchnuts.mcmc.storage.draws import WarmupReport, WindowTuning
+from batchnuts.mcmc.statistics.outliers import find_outliers
+from batchnuts.mcmc.statistics.window_moments import Centre
+from batchnuts.mcmc.storage.draws import WarmupReport
 from batchnuts.mcmc.warmup.agreement import (
     STANDARD_ERRORS,
     Agreement,
@@ -29,8 +29,10 @@ from batchnuts.mcmc.warmup.agreement import (
 )
 from batchnuts.mcmc.warmup.arrival import deep, far_away, implausible, late
 from batchnuts.mcmc.warmup.contract import WarmupRun
-from batchnuts.mcmc.warmup.ensemble import BurnIn, after_call, begin, single
+from batchnuts.mcmc.warmup.ensemble import after_call, begin, single
+from batchnuts.mcmc.warmup.place import CHECK, ENSEMBLE, SETTLE, InWarmup, Pooled
 from batchnuts.mcmc.warmup.pooling import need_their_own, pooled_metric, pooled_step_sizes
+from batchnuts.mcmc.warmup.restarts import come_nearer, with_restarts
 from batchnuts.mcmc.warmup.windows import GROWTH, SETTLE_STEP, Window, settling_window
 from batchnuts.settings.schema import in_words
 
@@ -39,85 +41,6 @@ LARGE_CHANGE = 2.0
 
 FEWEST_MORE, MOST_MORE = 2, 20
 """Windows that chains which have not arrived are given in any case, and at most."""
-
-NEAR = 0.5
-"""A chain will arrive soon whose depth below the others is less than this share of that a window ago."""
-
-RISE = 3.0
-"""Standard deviations by which log-densities of chains that have arrived may rise in a window."""
-
-JITTER = 0.1
-"""The jitter of a chain that starts again near another one, in standard deviations."""
-
-
-@dataclass(frozen=True, eq=False)
-class Pooled:
-    """What is known after a window: the states that the next one starts from, and what they are compared by."""
-
-    states: ChainStates
-    moments: Moments
-    counts: NDArray[np.bool_]
-    """[chains]: which chains count: those that are no outliers, and have drawn."""
-    outliers: NDArray[np.bool_]
-    """[chains]: see outliers.py; also those that are implausible."""
-    implausible: NDArray[np.bool_]
-    """[chains]: see arrival.py."""
-    late: NDArray[np.bool_]
-    """[chains]: which have not arrived, and do not stay where they are."""
-    low: NDArray[np.bool_]
-    """[chains]: which are so low that nothing that matters can be there, and came no nearer in the window."""
-    far: NDArray[np.bool_]
-    """[chains]: which are further away than all others in some coordinate, on their way or in a mode of their own."""
-    apart: NDArray[np.bool_]
-    """[chains]: which have step sizes of their own; see pooling.py."""
-    restarted: NDArray[np.bool_]
-    """[chains]: which start again from here."""
-
-
-@dataclass(frozen=True, eq=False)
-class InWarmup:
-    """Before which window a run is, and what is known so far: all that the rest of warmup depends on."""
-
-    states: ChainStates
-    window: int = 0
-    """The number of the next one; CHECK for that of an earlier run's tuning."""
-    before: Pooled | None = None
-    """The pooled results of the last window, where windows are compared."""
-    missing: tuple[str, ...] = ("there was one window only",)
-    """The differences of the last two windows, in words."""
-    checked: str = ""
-    """What did not fit in an earlier run's tuning, in words."""
-    made: tuple[WindowTuning, ...] = ()
-    """The tuning that each window so far came to."""
-    restarted: tuple[int, ...] = ()
-    """The numbers of chains that started again."""
-    not_numbers: int = 0
-    """Of starts that were proposed first, those at which the log-density is not a number."""
-    centre: Centre | None = None
-    """[dimension]: with an ensemble start, of what the next window is compared with."""
-    burn_in: BurnIn | None = None
-    """The ensemble's, while it is under way."""
-
-    def after(self, pooled: Pooled, window: int) -> InWarmup:
-        """The place after a window, before that number."""
-        states, counts = pooled.states, pooled.counts
-        step_size = states.step_size[counts] if counts.any() else states.step_size
-        variance = of_all_chains(states.metric.scales()[0])
-        tuning = WindowTuning(states.transitions_done, np.quantile(step_size, (0.0, 0.5, 1.0)), variance)
-        restarted = {*self.restarted, *np.flatnonzero(pooled.restarted).tolist()}
-        return replace(
-            self,
-            states=states,
-            window=window,
-            before=pooled,
-            made=(*self.made, tuning),
-            restarted=tuple(sorted(restarted)),
-        )
-
-
-ENSEMBLE, SETTLE, CHECK = -3, -2, -1
-"""What comes before the first window: an ensemble's burn-in, the step size after it, the check of an earlier run's
-tuning."""
 
 
 def warm_up(run: WarmupRun, runner: Runner, place: InWarmup) -> tuple[ChainStates, WarmupReport]:
@@ -202,8 +125,7 @@ def _from_ensemble(run: WarmupRun, place: InWarmup) -> InWarmup:
     )
     if run.sampler.step_size is None:
         states = run.timed("warmup", lambda: run.with_searched_step_size(states))
-    settled = f"its start was an ensemble, which {'had not' if burn_in.missing else 'had'} settled after"
-    remark = f"; {settled} {ensemble.done} steps{': ' if burn_in.missing else ''}{', '.join(burn_in.missing)}"
+    remark = f"; the ensemble had not settled: {', '.join(burn_in.missing)}" if burn_in.missing else ""
     if redrawn := int(burn_in.redrawn.sum()):
         moved = in_words(redrawn, "chain")
         remark += f"; {moved} that had not moved, or were too low for any mode, went on from others' places"
@@ -213,8 +135,10 @@ def _from_ensemble(run: WarmupRun, place: InWarmup) -> InWarmup:
         states=states,
         window=SETTLE if to_check else 0,
         centre=burn_in.centre if to_check else None,
+        missing=("what the ensemble found is not confirmed yet",),
         checked=remark,
         burn_in=None,
+        burnt_in=ensemble.done,
     )
 
 
@@ -266,7 +190,15 @@ def _report(place: InWarmup, reason: str, agreed: bool | None = None) -> WarmupR
         have = "has a step size of its own" if len(apart) == 1 else "have step sizes of their own"
         reason += f"; {named_chains(apart)} {have}, because transitions diverged there with that of the others"
     return WarmupReport(
-        place.states.transitions_done, reason, agreed, outliers, place.made, place.restarted, late, place.not_numbers
+        place.states.transitions_done,
+        reason,
+        agreed,
+        outliers,
+        place.made,
+        place.restarted,
+        late,
+        place.not_numbers,
+        place.burnt_in,
     )
 
 
@@ -315,7 +247,7 @@ def _pooled(
     before = None if place.before is None else place.before.apart
     pooled = _with_step_sizes(run, place.states, reduced, window, before)
     # outliers that come no nearer are where they want to be, and are not waited for, unless nothing can be there
-    coming, low = _coming(place.states, pooled), deep(pooled.moments, pooled.states.log_density)
+    coming, low = come_nearer(place.states, pooled), deep(pooled.moments, pooled.states.log_density)
     pooled = replace(pooled, late=pooled.late & (~pooled.outliers | coming | low), low=pooled.outliers & low & ~coming)
     if window.estimates_metric and METRIC_KINDS[run.sampler.metric].is_adapted:
         pooled = _with_metric(run, pooled, _estimated(run, pooled, reduced))
@@ -324,7 +256,7 @@ def _pooled(
         missing = _compare(run, place.before, pooled).missing()
     if missing:  # else the step size that the window came to is the one that agrees
         pooled = _with_search(run, place.states.metric, pooled, window)
-    return _restarted(run, place.before, pooled, waited), missing
+    return with_restarts(run, place.before, pooled, waited), missing
 
 
 def _with_step_sizes(
@@ -383,68 +315,6 @@ def _with_search(run: WarmupRun, previous: MetricParameters, pooled: Pooled, win
     return pooled
 
 
-def _restarted(run: WarmupRun, previous: Pooled | None, pooled: Pooled, waited: bool) -> Pooled:
-    """Where that is allowed, put each outlier near the position of another chain, drawn at random.
-
-    With `restart: auto` those that were implausible before this window too, and have not come half of the way up, and
-    those that were in a narrow place before it, lower than others; once chains have been waited for also those that are
-    too low for any mode, whether they move or not.
-    """
-    states, counts = pooled.states, pooled.counts
-    restarted = pooled.outliers if run.sampler.warmup.restart else np.zeros_like(pooled.outliers)
-    if run.sampler.warmup.restart == "auto":
-        restarted = _nowhere_for_long(previous, pooled) | _narrow_for_long(previous, pooled) | (pooled.low & waited)
-    if not (restarted.any() and counts.any()):
-        return pooled
-    rng = np.random.default_rng((run.sampler.seed, states.transitions_done))
-    chosen = rng.choice(np.flatnonzero(counts), int(restarted.sum()))
-    scale = np.sqrt(pooled.moments.of(counts).pooled_variance[1:])
-    position = np.array(states.position)
-    position[restarted] = position[chosen] + JITTER * scale * rng.normal(size=(len(chosen), position.shape[1]))
-    log_density, gradient = run.gradients.evaluate(position)
-    bad = ~(np.isfinite(log_density) & np.isfinite(gradient).all(axis=1))
-    if bad.any():  # the other chain's own position, where the density is finite
-        exact = np.array(states.position)
-        exact[restarted] = exact[chosen]
-        position = np.where(bad[:, None], exact, position)
-        log_density, gradient = run.gradients.evaluate(position)
-    moved = replace(states, position=position, log_density=log_density, gradient=gradient)
-    outliers, behind = pooled.outliers & ~restarted, pooled.late & ~restarted
-    return replace(pooled, states=moved, restarted=restarted, outliers=outliers, late=behind)
-
-
-def _nowhere_for_long(previous: Pooled | None, pooled: Pooled) -> NDArray[np.bool_]:
-    """[chains]: which were implausible after the last two windows, and are not on their way up."""
-    if previous is None or not pooled.counts.any():
-        return np.zeros_like(pooled.implausible)
-    typical = float(np.median(pooled.states.log_density[pooled.counts]))
-    depth, previous_depth = (
-        typical - states.log_density.astype(np.float64) for states in (pooled.states, previous.states)
-    )
-    with np.errstate(invalid="ignore"):
-        near: NDArray[np.bool_] = depth < NEAR * previous_depth
-    return pooled.implausible & previous.implausible & ~near
-
-
-def _narrow_for_long(previous: Pooled | None, pooled: Pooled) -> NDArray[np.bool_]:
-    """[chains]: which had to take shorter steps than others in the last two windows, at lower log-densities: a place
-    that is both narrower and lower has no weight."""
-    if previous is None:
-        return np.zeros_like(pooled.apart)
-    of_both = (each.apart & late(each.moments, each.states.log_density) for each in (previous, pooled))
-    return np.logical_and(*of_both)
-
-
-def _coming(previous: ChainStates, pooled: Pooled) -> NDArray[np.bool_]:
-    """[chains]: whose log-density has risen in the window by more than that of chains which have arrived may."""
-    if not pooled.counts.any():
-        return np.zeros_like(pooled.outliers)
-    of_others = pooled.moments.of(pooled.counts)
-    scale = spread(of_others.mean[:, :1], of_others.variance[:, :1])[0]
-    risen = pooled.states.log_density.astype(np.float64) - previous.log_density
-    return risen > NATS + RISE * scale  # type: ignore[no-any-return]
-
-
 def _check_tuning(run: WarmupRun, runner: Runner, place: InWarmup, tuning: Tuning) -> tuple[Pooled, tuple[str, ...]]:
     """One window with an earlier run's tuning, and what does not fit, in words.
 
@@ -492,7 +362,7 @@ def _checked(
         misfits += (f"{late_count} chain{' has' if late_count == 1 else 's have'} not reached the others",)
     if misfits and metric is not states.metric:
         pooled = _with_search(run, states.metric, _with_metric(run, pooled, metric), window)
-    return _restarted(run, before, pooled, waited=False), misfits
+    return with_restarts(run, before, pooled, waited=False), misfits
 
 
 def _compare(run: WarmupRun, previous: Pooled, pooled: Pooled) -> Agreement:
