@@ -98,7 +98,7 @@ def test_quick_mode_writes_its_files_and_goes_on_where_it_stopped(
             row.status == "missing" and row.sampler in ("blackjax", "numpyro", "stan", "stanli", "nutpie")
         )
         if row.sampler == "batchnuts" and backend == "jax":
-            assert json.loads(row.options)["backend"] == "jax"
+            assert json.loads(row.options)["backend"] in ("jax", "native"), "a curve of machine code keeps its backend"
         if row.ok:
             assert row.seconds is not None
             assert row.useful_gradients is not None
