@@ -20,6 +20,7 @@ from batchnuts.mcmc.storage.draws import Draws
 from batchnuts.mcmc.storage.progress import Progress
 from batchnuts.mcmc.warmup import ensemble
 from batchnuts.mcmc.warmup.ensemble import CHANGE, GOAL, Ensemble, controlled, departure
+from batchnuts.mcmc.warmup.pooling import corrected_step_size
 
 CHAINS, DIMENSION = 64, 4
 SCALES = np.geomspace(1e-3, 1e3, 6)
@@ -160,13 +161,16 @@ def test_chains_on_a_cliff_are_put_where_others_are() -> None:
     model = Model.from_function(far_well, dimension=3, dtype="float64")
     values = np.random.default_rng(0).normal(size=(16, 3))
     values[3, 0] = 1000.0
-    draws = run(model, init={"values": {"position": values}, "jitter": 0.0})
+    init = {"values": {"position": values}, "jitter": 0.0}
+    draws = run(model, init=init)
     assert draws.warmup.agreed
-    assert (
-        "4 chains that had not moved, or were too low for any mode, went on from others' places" in draws.warmup.reason
-    )
+    assert draws.warmup.restarted == (3, 19, 35, 51)
     assert np.abs(draws.position).max() < 6
     assert gradients(draws) < 400
+    kept = run(model, init=init, warmup={"restart": False, "maximum": 50})
+    assert kept.warmup.restarted == ()
+    assert (np.abs(kept.position[[3, 19, 35, 51], :, 0]) > 100).all()
+    assert {*kept.warmup.outliers, *kept.warmup.late} == {3, 19, 35, 51}
 
 
 def two_wells(x: Any) -> Any:
@@ -212,11 +216,55 @@ def test_one_coordinate_has_windows_and_says_so() -> None:
     assert "it began with windows: one coordinate has no directions to turn to" in draws.warmup.reason
 
 
-def test_it_is_there_for_those_who_ask_for_it() -> None:
-    for start in ("auto", "windows", "ensemble"):
-        sampler, _ = split_settings({"start": start})
-        assert sampler.begins_with_ensemble(2) is (start == "ensemble")
-        assert not sampler.begins_with_ensemble(1)
+@pytest.mark.parametrize(
+    ("settings", "is_ensemble"),
+    [
+        ({}, True),
+        ({"chains": 16}, True),
+        ({"chains": 15}, False),
+        ({"warmup": 100}, False),
+        ({"warmup": {"pool": "none"}}, False),
+        ({"warmup": {"from": "run.nc"}}, False),
+        ({"warmup": {"maximum": 39}}, False),
+        ({"start": "windows"}, False),
+        ({"start": "ensemble", "warmup": 100}, True),
+    ],
+)
+def test_auto_is_an_ensemble_of_enough_chains(settings: dict[str, Any], is_ensemble: bool) -> None:
+    sampler, _ = split_settings(settings)
+    assert sampler.begins_with_ensemble(2) is is_ensemble
+    assert not sampler.begins_with_ensemble(1)
+
+
+@pytest.mark.parametrize("target", [0.6, 0.8, 0.95, 0.995])
+def test_the_step_size_suits_the_target(target: float) -> None:
+    """A mean of 12,800 acceptance rates, whose expectation the step size may miss by a tenth of what is refused."""
+    model = gaussian(20, covariance="ar1", correlation=0.5)
+    draws = run(model, target_acceptance=target, chains=256, draws=50, backend="native")
+    refused = 1.0 - float(draws.stats["acceptance_rate"].mean())
+    assert draws.warmup.agreed
+    assert 0.5 < refused / (1.0 - target) < 1.4
+    assert draws.warmup.transitions < 40
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "target", "factor"),
+    [(0.8, 0.8, 1.0), (0.8, 0.95, 0.5), (0.991, 0.999, 1 / 3), (0.9, 0.6, 2.0), (1.0, 0.8, 4.0), (0.0, 0.999, 0.25)],
+)
+def test_one_window_corrects_the_step_size(acceptance: float, target: float, factor: float) -> None:
+    """What is refused is quadratic in the step size; chains that diverge all the time do not count, nor do outliers."""
+    log_step, rates, diverged = np.full(20, np.log(0.1)), np.full(20, acceptance), np.zeros(20)
+    rates[3], diverged[3], rates[4], counts = 0.0, 1.0, 0.0, np.arange(20) != 4
+    corrected = corrected_step_size(log_step, rates, diverged, counts, target)
+    assert corrected == pytest.approx(0.1 * factor)
+
+
+def test_where_most_chains_diverge_they_count() -> None:
+    diverged = np.where(np.arange(20) < 15, 1.0, 0.0)
+    corrected = corrected_step_size(np.zeros(20), 1.0 - diverged, diverged, np.ones(20, bool), 0.97)
+    assert corrected == pytest.approx(0.25)
+    corrected = corrected_step_size(np.zeros(20), 1.0 - diverged, diverged, np.zeros(20, bool), 0.97)
+    assert corrected == pytest.approx(0.25)
 
 
 def test_a_signal_ends_it_at_the_next_call() -> None:

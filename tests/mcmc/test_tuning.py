@@ -236,7 +236,7 @@ MOST_Z = 4.2
 def test_a_confirmed_tuning_costs_a_fraction_and_draws_as_well(tmp_path: Path) -> None:
     model, path = normal(), tmp_path / "run.nc"
     settings: dict[str, Any] = {"chains": 64, "draws": 40, "seed": 3}
-    fresh = sample_chains(model, **settings)
+    fresh = sample_chains(model, **settings, start="windows")
     fresh.to_netcdf(str(path), engine="h5netcdf")
     for changed in ({}, {"seed": 4}, {"chains": 128, "seed": 5}):
         again = sample_chains(model, **(settings | changed), warmup={"from": path})

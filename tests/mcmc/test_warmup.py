@@ -381,7 +381,8 @@ def test_an_automatic_warmup_ends_by_itself_and_is_reproducible() -> None:
     assert one.warmup == other.warmup
     np.testing.assert_array_equal(one.position, other.position)
     assert one.warmup.agreed
-    assert 30 <= one.warmup.transitions < 200
+    assert 15 <= one.warmup.transitions < 100
+    assert 25 <= one.warmup.burn_in < 200
     np.testing.assert_allclose(one.metric.inverse_mass, [1.0, 9.0], rtol=1e-4)
     assert one.done.min() == 5
 
@@ -425,7 +426,8 @@ def test_it_ends_at_its_maximum_and_says_what_is_missing() -> None:
 @pytest.mark.parametrize("pool", ["all", "none"])
 @pytest.mark.parametrize("warmup", [{"maximum": 50}, {"transitions": 50}])
 def test_what_each_window_came_to_is_known(pool: str, warmup: dict[str, int]) -> None:
-    draws = run(gaussian(2, covariance="diagonal"), warmup={**warmup, "pool": pool}, draws=1, max_tree_depth=2)
+    settings: dict[str, Any] = {"start": "windows", "draws": 1, "max_tree_depth": 2}
+    draws = run(gaussian(2, covariance="diagonal"), warmup={**warmup, "pool": pool}, **settings)
     *_, before, last = draws.warmup.windows
     assert np.all(np.diff([window.transitions for window in draws.warmup.windows]) > 0)
     assert last.transitions == draws.warmup.transitions == 50

@@ -49,6 +49,10 @@ class ReducedWindow:
     """[chains, dimension]."""
     log_step: NDArray[np.floating]
     """[chains]: the step sizes that they adapted."""
+    log_step_used: NDArray[np.float64]
+    """[chains]: the mean of the log step sizes that they made the second half of the window with."""
+    acceptance: NDArray[np.float64]
+    """[chains]: the mean acceptance rate of the same transitions."""
     diverged: NDArray[np.float64]
     """[chains]: the share of a chain's transitions that diverged."""
     drawn: DrawsWithGradients | None
@@ -84,8 +88,25 @@ def reduce_window(
             of_run=reduction.chains,
             at_once=gradients.at_once(len(position)),
         )
-    diverged = np.asarray(result.divergences) / np.maximum(done, 1)
-    return ReducedWindow(moments, position, log_density, gradient, result.adaptation.log_step_mean, diverged, drawn)
+    counted = (np.arange(n) < done[:, None]) & (np.arange(n) >= done[:, None] // 2)
+    return ReducedWindow(
+        moments,
+        position,
+        log_density,
+        gradient,
+        log_step=result.adaptation.log_step_mean,
+        log_step_used=_mean_of(np.log(np.where(counted, records.step_size[:, :n], 1.0)), counted),
+        acceptance=_mean_of(records.acceptance_rate[:, :n], counted),
+        diverged=np.asarray(result.divergences) / np.maximum(done, 1),
+        drawn=drawn,
+    )
+
+
+def _mean_of(values: NDArray[np.floating], counted: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """[chains]: of values [chains, transitions] those that count; 0 where none does."""
+    total: NDArray[np.float64] = np.sum(values, axis=1, dtype=np.float64, where=counted)
+    mean: NDArray[np.float64] = total / np.maximum(counted.sum(axis=1), 1)
+    return mean
 
 
 def joined(parts: Sequence[ReducedWindow]) -> ReducedWindow:
@@ -101,9 +122,11 @@ def joined(parts: Sequence[ReducedWindow]) -> ReducedWindow:
         all_of("position"),
         all_of("log_density"),
         all_of("gradient"),
-        all_of("log_step"),
-        all_of("diverged"),
-        _joined_draws(drawn) if drawn else None,
+        log_step=all_of("log_step"),
+        log_step_used=all_of("log_step_used"),
+        acceptance=all_of("acceptance"),
+        diverged=all_of("diverged"),
+        drawn=_joined_draws(drawn) if drawn else None,
     )
 
 

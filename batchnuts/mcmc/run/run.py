@@ -253,11 +253,20 @@ class Run:
     # ---- stretches -------------------------------------------------------------------------------------------------
 
     def inputs(
-        self, states: ChainStates, transitions: int, adapting: bool, max_tree_depth: int | None = None
+        self,
+        states: ChainStates,
+        transitions: int,
+        adapting: bool,
+        max_tree_depth: int | None = None,
+        *,
+        settled: bool = False,
     ) -> ChainInputs:
-        """The arguments of `run_chain` from the states of all chains. max_tree_depth: None takes that of the draws."""
+        """The arguments of `run_chain` from the states of all chains.
+
+        max_tree_depth: None takes that of the draws. settled: the step size is about right before the first transition.
+        """
         n, dtype = self.sampler.chain_count, self.model.dtype
-        settled = states.transitions_done > 0 or self.tuning is not None
+        settled = settled or states.transitions_done > 0 or self.tuning is not None
         return ChainInputs.begin(
             self.keys,
             states.position,

@@ -259,7 +259,9 @@ class SamplerSettings(Settings):
     def begins_with_ensemble(self, dimension: int) -> bool:
         """Whether warmup begins with an ensemble's burn-in, of a model of that dimension: of one coordinate there
         are no directions to turn to."""
-        return self.start == "ensemble" and dimension > 1
+        if dimension < 2 or self.start == "windows" or self._unfit_for_ensemble():
+            return False
+        return self.start == "ensemble" or self.warmup.transitions == "auto"
 
     @field_validator("chains")
     @classmethod

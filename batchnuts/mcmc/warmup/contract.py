@@ -48,7 +48,13 @@ class WarmupRun(EnsembleRun, Protocol):
         """A stretch begins at this place."""
 
     def inputs(
-        self, states: ChainStates, transitions: int, adapting: bool, max_tree_depth: int | None = None
+        self,
+        states: ChainStates,
+        transitions: int,
+        adapting: bool,
+        max_tree_depth: int | None = None,
+        *,
+        settled: bool = False,
     ) -> ChainInputs:
         """The arguments of `run_chain` from the states of all chains."""
 

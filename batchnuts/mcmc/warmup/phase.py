@@ -31,13 +31,15 @@ from batchnuts.mcmc.warmup.arrival import deep, far_away, implausible, late
 from batchnuts.mcmc.warmup.contract import WarmupRun
 from batchnuts.mcmc.warmup.ensemble import after_call, begin, single
 from batchnuts.mcmc.warmup.place import CHECK, ENSEMBLE, SETTLE, InWarmup, Pooled
-from batchnuts.mcmc.warmup.pooling import need_their_own, pooled_metric, pooled_step_sizes
+from batchnuts.mcmc.warmup.pooling import corrected_step_size, need_their_own, pooled_metric, pooled_step_sizes
 from batchnuts.mcmc.warmup.restarts import come_nearer, with_restarts
 from batchnuts.mcmc.warmup.windows import GROWTH, SETTLE_STEP, Window, settling_window
-from batchnuts.settings.schema import in_words
 
 LARGE_CHANGE = 2.0
-"""Factor of a scale of the metric from which on the step size is searched for again."""
+"""Factor of a scale of the metric, or of the step size, from which on the step size is searched for again."""
+
+MOST_SETTLING = 4
+"""Windows, of SETTLE_STEP transitions each, in which the step size is found after an ensemble's burn-in, at most."""
 
 FEWEST_MORE, MOST_MORE = 2, 20
 """Windows that chains which have not arrived are given in any case, and at most."""
@@ -79,9 +81,8 @@ def _until_agreed(run: WarmupRun, runner: Runner, place: InWarmup) -> tuple[Chai
         remark = f"; the tuning of {run.tuning} did not fit: {', '.join(unfit)}"
         place = replace(place, missing=unfit, checked=remark)
     from_ensemble = place.centre is not None
-    if place.window == SETTLE:
-        pooled, _ = _window(run, runner, place, Window(SETTLE_STEP, False), 0)
-        place = place.after(pooled, 0)
+    while place.window == SETTLE:
+        place = _settle_step(run, runner, place)
     while place.centre is not None and place.window < len(windows):
         place = _check_ensemble(run, runner, place, windows[place.window], place.centre)
     while place.window < len(windows):
@@ -124,11 +125,8 @@ def _from_ensemble(run: WarmupRun, place: InWarmup) -> InWarmup:
         inverse_mass=run.use(window.metric),
     )
     if run.sampler.step_size is None:
-        states = run.timed("warmup", lambda: run.with_searched_step_size(states))
+        states = replace(states, step_size=np.full_like(states.step_size, ensemble.step_of_transitions))
     remark = f"; the ensemble had not settled: {', '.join(burn_in.missing)}" if burn_in.missing else ""
-    if redrawn := int(burn_in.redrawn.sum()):
-        moved = in_words(redrawn, "chain")
-        remark += f"; {moved} that had not moved, or were too low for any mode, went on from others' places"
     to_check = run.sampler.warmup.transitions == "auto"
     return replace(
         place,
@@ -139,7 +137,21 @@ def _from_ensemble(run: WarmupRun, place: InWarmup) -> InWarmup:
         checked=remark,
         burn_in=None,
         burnt_in=ensemble.done,
+        restarted=tuple(np.flatnonzero(burn_in.redrawn).tolist()),
     )
+
+
+def _settle_step(run: WarmupRun, runner: Runner, place: InWarmup) -> InWarmup:
+    """After a few transitions that find the step size for what the ensemble gave; again if it was far from that."""
+    window, states = Window(SETTLE_STEP, False), place.states
+    reduced = _run_window(run, runner, place, window, 0)
+    pooled = run.timed(
+        "warmup",
+        lambda: with_restarts(run, None, _with_step_sizes(run, states, reduced, window, corrected=True), False),
+    )
+    is_far = change_of_step(states.step_size, pooled.states.step_size) > np.log(LARGE_CHANGE)
+    again = is_far and pooled.states.transitions_done < MOST_SETTLING * SETTLE_STEP
+    return place.after(pooled, SETTLE if again else 0)
 
 
 def _check_ensemble(run: WarmupRun, runner: Runner, place: InWarmup, window: Window, centre: Centre) -> InWarmup:
@@ -217,7 +229,7 @@ def _run_window(run: WarmupRun, runner: Runner, place: InWarmup, window: Window,
     run.enter(place)
     states, sampler, transitions = place.states, run.sampler, window.transitions
     adapting = sampler.step_size is None
-    inputs = run.inputs(states, transitions, adapting, sampler.max_tree_depth_warmup)
+    inputs = run.inputs(states, transitions, adapting, sampler.max_tree_depth_warmup, settled=place.centre is not None)
     transitions_done, missing = states.transitions_done, place.missing if place.before is not None else ()
     reduction = Reduction(
         transitions=transitions,
@@ -265,8 +277,11 @@ def _with_step_sizes(
     reduced: ReducedWindow,
     window: Window,
     before: NDArray[np.bool_] | None = None,
+    *,
+    corrected: bool = False,
 ) -> Pooled:
-    """The states with pooled step sizes, and the metric that they had. before: which had step sizes of their own."""
+    """The states with pooled step sizes, and the metric that they had. before: which had step sizes of their own.
+    corrected: the common step size is set by the acceptance rate of all chains, not by what each has adapted."""
     moments = reduced.moments
     nowhere = implausible(moments, reduced.log_density)
     outliers = find_outliers(moments) | nowhere
@@ -281,6 +296,10 @@ def _with_step_sizes(
     apart = none = np.zeros_like(outliers)
     if run.sampler.step_size is None:
         step_size = pooled_step_sizes(reduced.log_step, run.group, counts)
+        if corrected:
+            used, acceptance, diverged = reduced.log_step_used, reduced.acceptance, reduced.diverged
+            target = run.sampler.target_acceptance
+            step_size[:] = corrected_step_size(used, acceptance, diverged, counts, target)
         apart = need_their_own(reduced.log_step, step_size, reduced.diverged, before)
         step_size = np.where(apart, np.exp(reduced.log_step.astype(np.float64)), step_size)
         states = replace(states, step_size=step_size)
@@ -345,11 +364,11 @@ def _checked(
     is of an earlier run, and so the step size is expected too, and no chain apart from the others.
     """
     apart = None if before is None else before.apart
-    pooled = _with_step_sizes(run, states, reduced, window, apart)
+    pooled = _with_step_sizes(run, states, reduced, window, apart, corrected=not of_run)
     metric = _estimated(run, pooled, reduced) if METRIC_KINDS[run.sampler.metric].is_adapted else states.metric
     moments = pooled.moments.of(pooled.counts)
     misfits = Agreement(
-        step=change_of_step(states.step_size, pooled.states.step_size) if of_run else 0.0,
+        step=change_of_step(states.step_size, pooled.states.step_size),
         metric=change_of_metric(states.metric.scales(), metric.scales()),
         drift=drift(centre, moments.centre.of_position, moments.pooled_variance[1:]),
         memory=memory(moments, run.superchain[pooled.counts], errors),
@@ -361,7 +380,9 @@ def _checked(
     if of_run and (late_count := int(pooled.late.sum())):
         misfits += (f"{late_count} chain{' has' if late_count == 1 else 's have'} not reached the others",)
     if misfits and metric is not states.metric:
-        pooled = _with_search(run, states.metric, _with_metric(run, pooled, metric), window)
+        pooled = _with_metric(run, pooled, metric)
+        if of_run:
+            pooled = _with_search(run, states.metric, pooled, window)
     return with_restarts(run, before, pooled, waited=False), misfits
 
 

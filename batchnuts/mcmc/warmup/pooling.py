@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -21,6 +22,9 @@ SHORT = 0.25
 DIVERGED, SELDOM = 0.2, 0.05
 """The share of a chain's transitions that diverges where it began a window with a step size that is too long for it;
 and the share that does so at most in half of all chains, where the common step size suits them."""
+
+CORRECTION = 4.0
+"""By how much one window may correct a step size: far from its target an acceptance rate says little."""
 
 
 def groups_of(pool: Pool, superchain: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -44,6 +48,28 @@ def pooled_step_sizes(log_step_means: NDArray[Any], group: NDArray[np.int64], co
         )
     usable = finite & counts if (finite & counts).any() else finite
     return np.exp(_by_group(group, usable, lambda members: np.median(logs[members])))
+
+
+def corrected_step_size(
+    log_step_used: Float, acceptance: Float, diverged: Float, counts: NDArray[np.bool_], target: float
+) -> float:
+    """The step size at which the mean acceptance rate of all chains is expected to be `target`.
+
+    The share of a transition that is not accepted grows with the square of a small step size: the energy error of a
+    trajectory is of second order, and 1 - acceptance of first order in it. So one window of many chains says how long
+    steps may be, where dual averaging needs as many transitions as the target is close to 1. At most CORRECTION times
+    what it was.
+
+    log_step_used, acceptance, diverged [chains]: of the window's transitions. counts [chains]: which chains do. Those
+    that diverge often do not, unless most do; they may need step sizes of their own.
+    """
+    seldom = counts & (diverged < DIVERGED)
+    counts = seldom if 2 * seldom.sum() >= counts.sum() else counts
+    if not counts.any():
+        counts = np.ones_like(counts)
+    refused = max(1.0 - float(acceptance[counts].mean()), 1e-12)
+    factor = np.clip(math.sqrt((1.0 - target) / refused), 1.0 / CORRECTION, CORRECTION)
+    return float(math.exp(log_step_used[counts].mean()) * factor)
 
 
 def need_their_own(
