@@ -1,8 +1,8 @@
 """batchnuts: recursive NUTS, written for one chain and compiled to run for thousands of them.
 
 Public names: `autobatch` (the compiler of single-lane Python functions), `densities` (of distributions), `Model`, what
-its variables are declared with (`real`, `positive`, `simplex`, ...), `sample_chains`, `check`, `sample_many`,
-`open_many`, `sbc`, `cross_validate`, `reloo`, `sensitivity`, `open_run`, `to_stan_csv`, `keep_programs`,
+its variables are declared with (`real`, `positive`, `simplex`, ...), `sample_chains`, `predict`, `check`,
+`sample_many`, `open_many`, `sbc`, `cross_validate`, `reloo`, `sensitivity`, `open_run`, `to_stan_csv`, `keep_programs`,
 `use_own_threads`, `BatchnutsError`, `__version__`. They are loaded on first use, so that `import batchnuts` (and the
 command line's `--help`) does not import TensorFlow.
 """
@@ -37,6 +37,7 @@ __all__ = [
     "ordered",
     "positive",
     "positive_ordered",
+    "predict",
     "real",
     "reloo",
     "sample_chains",
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from batchnuts import autobatch, densities
     from batchnuts.api.calibrating import sbc
     from batchnuts.api.cross_validating import cross_validate, reloo
+    from batchnuts.api.predicting import predict
     from batchnuts.api.sampling import sample_chains
     from batchnuts.api.sampling_many import sample_many
     from batchnuts.api.sensitivity_of import sensitivity
@@ -85,6 +87,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "BatchnutsError": "autobatch",
     "sample_chains": "api.sampling",
+    "predict": "api.predicting",
     "sample_many": "api.sampling_many",
     "sbc": "api.calibrating",
     "cross_validate": "api.cross_validating",

@@ -36,8 +36,8 @@ class Options(TypedDict, total=False):
     """where chains start: a method, or a mapping with it and its options. Default: 'auto'."""
     start: Literal["auto", "ensemble", "windows"]
     """how warmup begins; ensemble: all chains burn in by isokinetic Langevin dynamics, then a short window of the
-    transition checks where they are, for 16 chains or more; windows: with the transition; auto: windows. Default:
-    'auto'."""
+    transition checks where they are; windows: with the transition; auto: ensemble for 16 chains or more where
+    `warmup` is auto, pools all chains and has no `from`. Default: 'auto'."""
     superchains: int | None
     """number of groups of chains that share an initial position; null: 16 for 64 chains or more, else every chain
     has its own. Default: None."""

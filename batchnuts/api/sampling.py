@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, Unpack
 import numpy as np
 
 from batchnuts.api.options import Options, with_options
+from batchnuts.api.predicting import remember
 from batchnuts.cluster.execution import execution_of
 from batchnuts.mcmc.model.content import Content, chosen_groups
 from batchnuts.mcmc.model.model import Model, ModelError
@@ -95,6 +96,7 @@ def sample_chains(
             data: Result = to_arviz(
                 to_datasets(draws, model, content=content) if stream is None else stream.finish(draws)
             )
+            remember(data, model, draws.rectangle(draws.position))
             return data
 
         failure: RunFailed | None = None

@@ -190,9 +190,13 @@ def _save(groups: Mapping[str, AnyGroup], target: Path, force: bool, write: Writ
     return placed[0]
 
 
+ROOTS = "posterior", "summary", "adaptation", "predictions", "log_likelihood"
+"""The groups whose attributes are those of the file, the first that there is."""
+
+
 def root_attributes(groups: Mapping[str, AnyGroup]) -> dict[str, Any]:
     """The attributes of the file: those of the draws, or of what is there in place of them."""
-    return dict(next(groups[name] for name in ("posterior", "summary", "adaptation") if name in groups).attrs)
+    return dict(next(groups[name] for name in ROOTS if name in groups).attrs)
 
 
 def write_netcdf(groups: Mapping[str, AnyGroup], raw: IO[bytes]) -> None:

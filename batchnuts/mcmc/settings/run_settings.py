@@ -144,9 +144,9 @@ class SamplerSettings(Settings):
     )
     start: Literal["auto", "ensemble", "windows"] = Field(
         "auto",
-        description="how warmup begins; ensemble: all chains burn in by isokinetic Langevin dynamics, then a short "
-        f"window of the transition checks where they are, for {FEWEST_CHAINS_OF_ENSEMBLE} chains or more; windows: "
-        "with the transition; auto: windows",
+        description="how warmup begins; ensemble: all chains burn in by isokinetic Langevin dynamics, then a "
+        "short window of the transition checks where they are; windows: with the transition; auto: ensemble for "
+        f"{FEWEST_CHAINS_OF_ENSEMBLE} chains or more where `warmup` is auto, pools all chains and has no `from`",
     )
     superchains: int | None = Field(
         None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,7 +72,14 @@ def draws_of_run(model: Model, path: str, key: str) -> NDArray[Any]:
     From the group `unconstrained_posterior`, else from the values of the variables. key: the setting that names the
     file. Raises SettingsError for a file that cannot be read or does not fit.
     """
-    groups = read_groups(path, ("unconstrained_posterior", "posterior"), key)
+    return positions_of(read_groups(path, ("unconstrained_posterior", "posterior"), key), model, path, key)
+
+
+def positions_of(groups: Mapping[str, xarray.Dataset], model: Model, path: str, key: str) -> NDArray[Any]:
+    """[n, dimension]: the draws in such groups of a run, chain by chain, as positions of this model.
+
+    path, key: what is called what, for the SettingsError where they do not fit.
+    """
     free = groups.get("unconstrained_posterior")
     names = [variable.name for variable in model.variables]
     if free is not None and set(names) <= set(free.data_vars):

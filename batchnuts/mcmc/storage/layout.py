@@ -39,7 +39,6 @@ class Layout:
     ) -> None:
         self.model = model = content.computed(model)
         self.content = content
-        self._order = {name: place for place, name in enumerate(model.dims)}
         self._quantities = Quantities(model, execution, seed, between) if has_quantities(model) else None
         """None after one of the model's functions has failed, or nobody waits for them, too."""
         self.left_out: str | None = None
@@ -171,18 +170,7 @@ class Layout:
             return None
 
     def _entries(self, arrays: Arrays, shape: tuple[int, ...], attributes: dict[str, Any] | None = None) -> Entries:
-        """The entries of arrays [chains * draws, ...], in the order of the model's `dims`."""
-        ordered = sorted(arrays.items(), key=lambda item: self._order.get(item[0], len(self._order)))
-        return self._cast(
-            {
-                name: (
-                    (*SAMPLES, *self.model.dims_of(name, array.shape[1:])),
-                    array.reshape(*shape, *array.shape[1:]),
-                    attributes or {},
-                )
-                for name, array in ordered
-            }
-        )
+        return self._cast(entries_of(self.model, arrays, shape, attributes))
 
     def _cast(self, entries: Entries) -> Entries:
         return {
@@ -191,6 +179,21 @@ class Layout:
 
     def _chosen(self, entries: Entries) -> Entries:
         return {name: entry for name, entry in entries.items() if self.content.has(name)}
+
+
+def entries_of(
+    model: Model, arrays: Arrays, shape: tuple[int, ...], attributes: dict[str, Any] | None = None
+) -> Entries:
+    """The entries of arrays [chains * draws, ...], in the order of the model's `dims`. shape: (chains, draws)."""
+    order = {name: place for place, name in enumerate(model.dims)}
+    return {
+        name: (
+            (*SAMPLES, *model.dims_of(name, array.shape[1:])),
+            array.reshape(*shape, *array.shape[1:]),
+            attributes or {},
+        )
+        for name, array in sorted(arrays.items(), key=lambda item: order.get(item[0], len(order)))
+    }
 
 
 def _free(position: NDArray[Any], model: Model) -> Entries:

@@ -1,0 +1,180 @@
+"""`predict`: what a fitted model says of new data, of each draw."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.many.data_sets import example_of
+from batchnuts.mcmc.model.model import Data, Model, ModelError
+from batchnuts.mcmc.output.result import Result
+from batchnuts.mcmc.settings.run_settings import split_settings
+from batchnuts.mcmc.storage.earlier_run import positions_of
+from batchnuts.settings.schema import SettingsError, shown
+
+MOST_BYTES = 2**28
+"""Positions of a result are kept up to this size, where they do not follow from its draws."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """What is known of a result of this process."""
+
+    result: weakref.ref[Any]
+    model: Model
+    position: NDArray[Any] | None
+    """[chains, draws, dimension]: of a model of another library, which reports other numbers than those that moved."""
+
+
+_MADE: dict[int, _Made] = {}
+"""By identity of a result."""
+
+
+def remember(result: Any, model: Model, position: NDArray[Any]) -> None:
+    """Note of which model a result is, and its positions [chains, draws, dimension], as long as there is the result."""
+    key = id(result)
+    kept = position if not model.reports_variables and position.nbytes <= MOST_BYTES else None
+    _MADE[key] = _Made(weakref.ref(result, lambda _: _MADE.pop(key, None)), model, kept)
+
+
+def predict(result: Any, data: Mapping[str, Any], *, model: Model | None = None, seed: int = 0) -> Result:
+    """Predict new data from the draws of a fit: posterior predictive draws and generated quantities at these data.
+
+    result: of `sample_chains`, or of `open_run` with `model`, the model of that run. Its functions take data (an
+        argument `data` of `Model.from_function`), or it is of another library and made of arrays: arguments of a
+        NumPyro model, data containers of a PyMC model, the data of a Stan program.
+    data: the new ones by name, of other lengths if need be; outcomes, which are not known, may be left out, or None.
+        Other entries that are not given are those of the fit.
+    model: the fitted one, where `result` is not what this process got of `sample_chains`, but of a file, or a part of
+        it. A model of another library then needs draws that were saved with `unconstrained=True`.
+    seed: of the predictive draws.
+
+    Returns an ArviZ object with `predictions` [chain, draw, ...], of the model's function `predictive` and its
+    generated quantities; `predictions_constant_data`, the new data; and `log_likelihood` where all observed data are
+    given. Raises ModelError for data that do not fit, and a model that cannot have others; SettingsError for a result
+    that is not of the model.
+    """
+    from batchnuts.files.groups import datasets_of
+    from batchnuts.mcmc.model.quantities import Quantities
+    from batchnuts.mcmc.output.datasets import data_group, group_of, to_arviz
+    from batchnuts.mcmc.storage.layout import entries_of
+
+    made_here = _MADE.get(id(result))
+    if made_here is not None and made_here.result() is not result:
+        made_here = None
+    if model is None and made_here is not None:
+        model = made_here.model
+    if model is None:
+        raise ModelError(
+            "predict: it is not known of which model this result is. Expected what sample_chains returned in this "
+            "process, itself; of a file, or a part of a result, give model=..., the model that was fitted."
+        )
+    if not isinstance(model, Model):
+        raise ModelError(f"predict: model is {shown(model)}; expected the Model that was fitted.")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+        raise SettingsError(f"seed: found {shown(seed)}; expected an integer from 0 on.")
+    owner = f"Model {model.name!r}"
+    if not any(model.gives(role) for role in ("predictive", "generated")):
+        raise ModelError(f"{owner}: it has neither a function `predictive` nor generated quantities to predict with.")
+    new, unknown = _with_new(model, data)
+    groups = {name: _dataset(result, name) for name in ("unconstrained_posterior", "posterior")}
+    posterior = groups["posterior"]
+    if posterior is None or not {"chain", "draw"} <= set(posterior.dims):
+        raise SettingsError("result: found none with the group posterior, of chains and draws; expected a run's.")
+    if made_here is not None and made_here.position is not None:
+        position = made_here.position.reshape(-1, made_here.position.shape[-1])
+    else:
+        there = {name: group for name, group in groups.items() if group is not None}
+        position = positions_of(there, model, "it", "result")
+    if new.value_shapes != model.value_shapes:
+        raise ModelError(
+            f"{owner}: its variables have other shapes with the new data; expected a model whose variables do not "
+            "depend on the number of rows that are predicted."
+        )
+    chains, draws = (np.asarray(posterior[dim].values, np.int64) for dim in ("chain", "draw"))
+    chain, draw = (array.reshape(-1) for array in np.broadcast_arrays(chains[:, None], draws[None, :]))
+    _, execution = split_settings({})
+    computed = Quantities(new, execution, int(seed), checked=False).of_posterior(position, chain, draw)
+    generated = {k: v for k, v in computed.get("generated", {}).items() if not _is_known(posterior, k, v)}
+    by_group = {"predictions": {**generated, **computed.get("predictive", {})}}
+    if not unknown:
+        by_group["log_likelihood"] = computed.get("log_likelihood", {})
+    samples, labels = {"chain": chains, "draw": draws}, new.labels()
+    attributes = {"model": new.name, "inference_library": "batchnuts", "seed": int(seed)}
+    made = {
+        name: group_of(entries_of(new, arrays, (len(chains), len(draws))), samples, labels, attributes)
+        for name, arrays in by_group.items()
+        if arrays
+    }
+    if not made:
+        raise ModelError(f"{owner}: it predicts nothing; all of its generated quantities are its parameters.")
+    known: Data = {name: entry for name, entry in _all_data(new).items() if name not in unknown}
+    if known:
+        made["predictions_constant_data"] = data_group(known, labels, attributes)
+    found: Result = to_arviz(datasets_of(made))
+    return found
+
+
+def _dataset(result: Any, name: str) -> Any:
+    """A group of a result of either ArviZ; None where it has none."""
+    try:
+        group = result[name]
+    except (KeyError, TypeError, AttributeError):
+        return None
+    return group.to_dataset() if hasattr(group, "to_dataset") else group
+
+
+def _is_known(posterior: Any, name: str, values: NDArray[Any]) -> bool:
+    """Whether the posterior has the same values [chains * draws, ...]: a parameter does not depend on data."""
+    if name not in posterior:
+        return False
+    there = posterior[name].transpose("chain", "draw", ...).values
+    there = there.reshape(-1, *there.shape[2:])
+    return there.shape == values.shape and bool(np.allclose(there, values, rtol=1e-5, atol=0.0, equal_nan=True))
+
+
+def _with_new(model: Model, data: Any) -> tuple[Model, set[str]]:
+    """The model of new data, and the names of data that are not known."""
+    owner, example = f"Model {model.name!r}", example_of(model)
+    if not isinstance(example, Mapping):  # an array, a tuple: all of it
+        return model.with_data(data), set()
+    if not isinstance(data, Mapping):
+        raise ModelError(f"{owner}: data is {shown(data)}; expected some of {', '.join(example)} by name.")
+    given = {name: array for name, array in data.items() if array is not None}
+    rows: dict[int, int] = {}
+    for name, array in given.items():
+        before, now = np.shape(example.get(name, ())), _rows(array)
+        if before and now is not None and rows.setdefault(before[0], now) != now:
+            raise ModelError(
+                f"{owner}: data.{name} has {now} rows, and others {rows[before[0]]}; the fit had equally many."
+            )
+    lengths = {name: len(array) for name, array in example.items() if name not in given and np.ndim(array)}
+    unknown = {
+        name for name, length in lengths.items() if length in rows and (name in model.observed_data or name in data)
+    }
+    for name, length in lengths.items():
+        if name not in unknown and rows.get(length, length) != length:
+            raise ModelError(
+                f"{owner}: data lack {name!r}, which had {length} rows in the fit, as others that now have "
+                f"{rows[length]}. Give it too, or {name}=None if it is what is predicted."
+            )
+    # outcomes say how many there are; their values have to be possible ones, for libraries that check them
+    resized = {name: np.resize(example[name], (rows[lengths[name]], *np.shape(example[name])[1:])) for name in unknown}
+    return model.with_data({**example, **given, **resized}), unknown
+
+
+def _rows(array: Any) -> int | None:
+    try:
+        return len(array)
+    except TypeError:
+        return None
+
+
+def _all_data(model: Model) -> Data:
+    """The data of all groups."""
+    return {**model.constant_data, **model.observed_data}
