@@ -106,7 +106,7 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     # importlib, not `from batchnuts import autobatch`: that statement would ask this very function again.
-    if name in ("autobatch", "densities"):
+    if name in ("autobatch", "densities", "pymc"):
         return importlib.import_module(f"batchnuts.{name}")
     if name in __all__ and name != "__version__":
         return getattr(importlib.import_module(f"batchnuts.{_MODULES.get(name, 'mcmc.model.declarations')}"), name)

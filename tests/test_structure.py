@@ -36,6 +36,7 @@ WITHIN_AUTOBATCH = (
     ("run_options",),
     ("engine_choice",),
     ("api",),
+    ("pymc",),
     ("lane_program", "own_threads"),
     ("machine", "prepare", "demos", "inside"),
 )
@@ -54,6 +55,7 @@ IN_BATCHNUTS = (
     ("many",),
     ("bridges", "report"),
     ("api",),
+    ("pymc",),
     ("cli",),
     ("sample",),
     ("experiments",),

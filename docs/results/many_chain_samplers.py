@@ -46,10 +46,21 @@ def rosenbrock(x: Any) -> Any:
     return -0.5 * jnp.sum((first - 1.0) ** 2) - 0.5 * jnp.sum((second - first**2) ** 2) / 0.1
 
 
-def of_gym(target: Any) -> tuple[Density, int]:
-    """The unconstrained density of a target, and its dimension."""
+def import_gym() -> Any:
+    """The Inference Gym's targets in JAX: its TensorFlow Probability 0.25 looks for a table that JAX 0.10 moved."""
+    import jax.interpreters.xla as xla
+    from jax._src import core
+
+    if not hasattr(xla, "pytype_aval_mappings"):
+        xla.pytype_aval_mappings = core.pytype_aval_mappings  # type: ignore[attr-defined]
     import inference_gym.using_jax as gym
 
+    return gym
+
+
+def of_gym(target: Any) -> tuple[Density, int]:
+    """The unconstrained density of a target, and its dimension."""
+    gym = import_gym()
     vector = gym.targets.VectorModel(target)
     bijector = vector.default_event_space_bijector
 
@@ -63,8 +74,7 @@ def density_of(name: str, german_credit: Path) -> tuple[Density, int]:
     """The target's log-density, and its dimension."""
     if name == "rosenbrock":
         return rosenbrock, 36
-    import inference_gym.using_jax as gym
-
+    gym = import_gym()
     if name == "german_credit_sparse":
         rows = [re.findall(r"-?\d+", line) for line in german_credit.read_text().splitlines()]
         table = np.array([row for row in rows if len(row) == 25], np.float32)

@@ -75,6 +75,7 @@ PAGES = (
                 "Many fits",
                 _of("batchnuts", "sample_many", "sbc", "cross_validate", "reloo", "sensitivity"),
             ),
+            ("In place of pm.sample", ("batchnuts.pymc.sample",)),
             ("Opening a run", _of("batchnuts", "open_run", "open_many", "to_stan_csv")),
             ("Compiled programs and threads", _of("batchnuts", "keep_programs", "use_own_threads")),
             ("Results", ("batchnuts.mcmc.diagnostics.verdict.Check", "batchnuts.mcmc.storage.progress.Progress")),
