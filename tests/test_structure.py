@@ -36,7 +36,6 @@ WITHIN_AUTOBATCH = (
     ("run_options",),
     ("engine_choice",),
     ("api",),
-    ("pymc",),
     ("lane_program", "own_threads"),
     ("machine", "prepare", "demos", "inside"),
 )
