@@ -5,9 +5,11 @@ Needs matplotlib (in the extra `dev`). Given a netCDF file of logreg.yaml, it dr
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import matplotlib
@@ -29,6 +31,7 @@ from batchnuts.mcmc.kernel.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.kernel.step_size import DualAveragingAdaptation
 
 IMAGES = Path(__file__).parent / "images"
+RESULTS = Path(__file__).parent / "results"
 WIDTH = 7.2
 """The width of every picture in inches: the text width of most journals."""
 
@@ -247,6 +250,35 @@ def draw_calibration(path: Path, fits: int = 500) -> None:
     plt.close(figure)
 
 
+def draw_ensemble_start(source: Path, path: Path, chains: int = 256) -> None:
+    """Gradients before the first draw, by posterior and start, of the measurements that ensemble_start.py wrote."""
+    with source.open() as file:
+        rows = [row for row in csv.DictReader(file) if int(row["chains"]) == chains]
+    of: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        of.setdefault(row["problem"], {}).setdefault(row["start"], []).append(float(row["gradients"]))
+    medians = {name: {start: median(values) for start, values in starts.items()} for name, starts in of.items()}
+    order = sorted(medians, key=lambda name: medians[name]["windows"])
+    place = np.arange(len(order))
+    windows, ensemble = (np.array([medians[name][start] for name in order]) for start in ("windows", "ensemble"))
+    figure, axes = plt.subplots(figsize=(WIDTH, 3.8), layout="constrained")
+    axes.hlines(place, ensemble, windows, color="0.8", linewidth=1.6)
+    axes.plot(windows, place, "o", color="#ee6677", markersize=4.5, label="windows of NUTS alone")
+    axes.plot(ensemble, place, "o", color="#4477aa", markersize=4.5, label="ensemble, then windows")
+    for y, (before, after) in enumerate(zip(windows, ensemble, strict=True)):
+        axes.annotate(f"{after / before:.2f}", (before, y), (6, -3), textcoords="offset points", fontsize=7)
+    axes.set_xscale("log")
+    axes.set_xlim(right=1.7 * windows.max())
+    axes.set_yticks(place, order, fontsize=8)
+    axes.set_xlabel("gradients of each chain before the first draw")
+    middle = median((ensemble / windows).tolist())
+    axes.set_title(f"{chains} chains; the median ratio of {len(order)} posteriors is {middle:.2f}")
+    axes.legend(loc="lower right", frameon=False, fontsize=8)
+    figure.savefig(path, dpi=200)
+    plt.close(figure)
+    print(f"{path.name}: median ratio {middle:.2f} of {len(order)}")
+
+
 def main() -> None:
     """Write all pictures into docs/images."""
     IMAGES.mkdir(exist_ok=True)
@@ -254,6 +286,7 @@ def main() -> None:
         draw_fibonacci(IMAGES / "fibonacci.png")
         draw_shared_gradients(IMAGES / "shared_gradients.png")
         draw_calibration(IMAGES / "calibration.png")
+        draw_ensemble_start(RESULTS / "ensemble_start.csv", IMAGES / "ensemble_start.png")
         if len(sys.argv) > 1:
             draw_posterior(Path(sys.argv[1]), IMAGES / "logreg.png")
 
