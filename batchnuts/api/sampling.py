@@ -36,6 +36,7 @@ def sample_chains(
     unconstrained: bool = False,
     divergences: bool = False,
     keep_draws: bool = True,
+    keep_warmup: bool = False,
     groups: Sequence[str] | None = None,
     signals: Literal["keep", "raise"] = "keep",
     **settings: Unpack[Options],
@@ -49,6 +50,7 @@ def sample_chains(
     divergences: whether to add the group `divergences`, where trajectories that diverged began and ended.
     keep_draws: False keeps only what is known of them, in memory that does not grow with draws: the group `summary` in
         place of `posterior` (docs/summaries.md). `batchnuts.check` judges the result.
+    keep_warmup: whether to add the groups `warmup_posterior` and `warmup_sample_stats`, the transitions of warmup.
     groups: of `log_likelihood`, `posterior_predictive` and `prior`, those that are computed; None: all for which the
         model has functions. They may be much larger than the draws, and take longer.
     signals: what Ctrl-C does, and in a program's main thread SIGTERM and SIGHUP, unless the program handles them. The
@@ -72,7 +74,12 @@ def sample_chains(
         )
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise SettingsError(f"progress: found {progress!r}; expected true, false, None, or a function of a Progress.")
-    for name, flag in (("unconstrained", unconstrained), ("divergences", divergences), ("keep_draws", keep_draws)):
+    for name, flag in (
+        ("unconstrained", unconstrained),
+        ("divergences", divergences),
+        ("keep_draws", keep_draws),
+        ("keep_warmup", keep_warmup),
+    ):
         if not isinstance(flag, bool | np.bool_):
             raise SettingsError(f"{name}: found {shown(flag)}; expected True or False.")
     if signals not in ("keep", "raise"):
@@ -83,9 +90,10 @@ def sample_chains(
         draws=keep_draws,
         divergences=divergences,
         groups=chosen_groups(groups),
+        warmup=keep_warmup,
     )
-    if not keep_draws and (unconstrained or divergences):
-        named = "unconstrained" if unconstrained else "divergences"
+    if not keep_draws and (unconstrained or divergences or keep_warmup):
+        named = "unconstrained" if unconstrained else "divergences" if divergences else "keep_warmup"
         raise SettingsError(
             f"keep_draws: found False with {named}=True, which needs the draws; give only one of the two."
         )

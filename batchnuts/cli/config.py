@@ -116,6 +116,11 @@ class OutputSettings(Settings):
         description="also save, for each divergent transition, where its trajectory began and where it diverged, as "
         "the group divergences",
     )
+    warmup: bool = Field(
+        False,
+        description="also save the draws of warmup, as the groups warmup_posterior and warmup_sample_stats; without "
+        "the steps of an ensemble before them",
+    )
     report: bool = Field(
         False, description="also write an HTML page about the run beside the draws, as python -m batchnuts.report does"
     )
@@ -167,7 +172,7 @@ class OutputSettings(Settings):
                 f"{PurePath(self.path or '').stem}.nc, beside which the CSV files are written"
             )
         if not self.draws:
-            needed = [name for name in ("unconstrained", "divergences", "report") if getattr(self, name)]
+            needed = [name for name in ("unconstrained", "divergences", "warmup", "report") if getattr(self, name)]
             needed += ["thin"] * (self.thin > 1)
             if needed:
                 raise ValueError(
@@ -221,6 +226,7 @@ class OutputSettings(Settings):
             self.draws,
             self.divergences,
             None if self.groups is None else tuple(self.groups),
+            self.warmup,
         )
 
 

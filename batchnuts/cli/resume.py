@@ -32,7 +32,7 @@ from batchnuts.mcmc.starts.tuning import Tuning
 from batchnuts.mcmc.statistics.window_moments import Centre, Moments
 from batchnuts.mcmc.stopping.interim_analyses import Ended, SavedInterimAnalyses
 from batchnuts.mcmc.stopping.stopping_rule import Decision
-from batchnuts.mcmc.storage.draws import WarmupReport, WindowTuning
+from batchnuts.mcmc.storage.draws import WarmupReport, WindowRecords, WindowTuning
 from batchnuts.mcmc.storage.history import HistoryKeeper, Row
 from batchnuts.mcmc.storage.stored_run import is_complete, is_interrupted, is_run
 from batchnuts.mcmc.storage.url_place import place_of
@@ -42,7 +42,7 @@ from batchnuts.mcmc.warmup.place import InWarmup, Pooled
 TYPES = (
     *(BurnIn, Ensemble, Snapshot, EnsembleWindow),
     *(InWarmup, InDraws, ChainStates, Pooled, Moments, MetricParameters, Tuning, Centre),
-    *(WarmupReport, WindowTuning),
+    *(WarmupReport, WindowTuning, WindowRecords),
     *(SavedStretch, SavedChunk, MergePosition, SavedCalls, ChainInputs, ChainResult, Record, DualAveraging, Counts),
     *(SavedChains, SavedGroup, SavedRegion, Rows, ReducedWindow, DrawsWithGradients),
     *(SavedInterimAnalyses, Ended, Decision, Condition, HistoryKeeper, Row),

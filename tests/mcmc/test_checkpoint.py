@@ -246,7 +246,9 @@ def run(settings: dict[str, Any], keeper: Keeper | None = None, progress: Any = 
     given = {**FIXED, **settings}
     if given.get("executor") == "stackless":
         del given["chunk_lanes"]
-    return run_chains(model, *split_settings(given), progress, content=Content(divergences=True), keeper=keeper)
+    return run_chains(
+        model, *split_settings(given), progress, content=Content(divergences=True, warmup=True), keeper=keeper
+    )
 
 
 def kept(folder: Path, saved: SavedRun | None = None, seconds: float | None = 1e-9) -> Keeper:
@@ -298,6 +300,11 @@ def assert_same(one: Draws, other: Draws) -> None:
         np.testing.assert_array_equal(one.stats[name], other.stats[name], err_msg=name)
     np.testing.assert_array_equal(one.metric.inverse_mass, other.metric.inverse_mass)
     assert one.warmup == other.warmup
+    for of_one, of_other in zip(one.warmup.records, other.warmup.records, strict=True):
+        np.testing.assert_array_equal(of_one.done, of_other.done)
+        made = np.arange(of_one.records["lp"].shape[1]) < of_one.done[:, None]
+        for name, array in of_one.records.items():
+            np.testing.assert_array_equal(array[made], of_other.records[name][made], err_msg=name)
     assert one.ended == other.ended
 
 

@@ -75,6 +75,10 @@ def test_parts_on_known_sizes() -> None:
     assert found.peak == found.libraries + found.records + max(found.stages.values())
     assert of(Size(10, "float64", values=12, transformed=4)).values == samples * 4 * 8
     assert of(FIFTY, divergences=True).records - found.records == samples * 50 * 4
+    with_warmup = forecast(sampler(warmup=300), EXECUTION, FIFTY, content=Content(warmup=True), checkpoints=True)
+    kept = 256 * 300 * draw_bytes(50, "float32")
+    assert with_warmup.records - found.records == 2 * kept
+    assert with_warmup.checkpoint - found.records == with_warmup.file - found.file == kept
     assert of(FIFTY, metric="dense").metric == 8 * 8 * 50**2
     assert (found.checkpoint, "checkpoints" in str(found)) == (0, False)
     checked = forecast(sampler(), EXECUTION, FIFTY, checkpoints=True)

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from batchnuts.mcmc.execution.evaluation import GradientService
 from batchnuts.mcmc.execution.metric_draws import DrawsWithGradients, draws_with_gradients
 from batchnuts.mcmc.kernel.chain_program import ChainResult
+from batchnuts.mcmc.kernel.sample_statistics import Record
 from batchnuts.mcmc.statistics.window_moments import Moments, moments_of
+from batchnuts.mcmc.storage.draws import WindowRecords
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Reduction:
     """Whether moments have errors (`moments_of`)."""
     gradients: bool
     """Whether draws with gradients are asked for, from which a metric is estimated."""
+    keeps: bool = False
+    """Whether the records of the window are kept."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +60,8 @@ class ReducedWindow:
     diverged: NDArray[np.float64]
     """[chains]: the share of a chain's transitions that diverged."""
     drawn: DrawsWithGradients | None
+    """None where they were not asked for."""
+    kept: WindowRecords | None = None
     """None where they were not asked for."""
 
 
@@ -99,7 +105,13 @@ def reduce_window(
         acceptance=_mean_of(records.acceptance_rate[:, :n], counted),
         diverged=np.asarray(result.divergences) / np.maximum(done, 1),
         drawn=drawn,
+        kept=_kept(records, n, done) if reduction.keeps else None,
     )
+
+
+def _kept(records: Record, transitions: int, done: NDArray[np.int64]) -> WindowRecords:
+    named = {name: array for name, array in records._asdict().items() if name != "last_position"}
+    return WindowRecords({name: np.array(array[:, :transitions]) for name, array in named.items()}, np.array(done))
 
 
 def _mean_of(values: NDArray[np.floating], counted: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -117,6 +129,7 @@ def joined(parts: Sequence[ReducedWindow]) -> ReducedWindow:
 
     moments = Moments(*(all_of(field.name, lambda part: part.moments) for field in fields(Moments)))
     drawn = [part.drawn for part in parts if part.drawn is not None]
+    kept = [part.kept for part in parts if part.kept is not None]
     return ReducedWindow(
         moments,
         all_of("position"),
@@ -127,6 +140,15 @@ def joined(parts: Sequence[ReducedWindow]) -> ReducedWindow:
         acceptance=all_of("acceptance"),
         diverged=all_of("diverged"),
         drawn=_joined_draws(drawn) if drawn else None,
+        kept=_joined_records(kept) if kept else None,
+    )
+
+
+def _joined_records(parts: Sequence[WindowRecords]) -> WindowRecords:
+    names = parts[0].records
+    return WindowRecords(
+        {name: np.concatenate([part.records[name] for part in parts]) for name in names},
+        np.concatenate([part.done for part in parts]),
     )
 
 

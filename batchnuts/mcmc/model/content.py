@@ -42,6 +42,9 @@ class Content:
     groups: tuple[str, ...] | None = None
     """The names in FUNCTION_OF_GROUP that are computed and saved; None: all that the model has functions for."""
 
+    warmup: bool = False
+    """Whether the draws of warmup are saved too."""
+
     def computed(self, model: Model) -> Model:
         """The model with those of its functions alone whose groups are saved."""
         left_out: dict[str, Any] = {

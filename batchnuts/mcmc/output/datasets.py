@@ -125,9 +125,25 @@ def other_groups(draws: Draws, model: Model, layout: Layout, attributes: Attribu
         samples = {"chain": [0], "draw": np.arange(PRIOR_DRAWS)}
         prior = layout.of_prior().items()
         groups |= {name: group_of(entries, samples, labels, attributes) for name, entries in prior}
+    if draws.warmup.records:
+        groups |= _warmup(draws, layout, attributes)
     if draws.history is not None:
         groups["progress"] = progress(draws.history, attributes)
     return groups
+
+
+def _warmup(draws: Draws, layout: Layout, attributes: Attributes) -> dict[str, Group]:
+    """The draws of warmup and their statistics, of all chains; draws are numbered from its first transition on."""
+    windows = draws.warmup.records
+    settings = draws.settings
+    deepest = settings.max_tree_depth_warmup or settings.max_tree_depth
+    numbers = np.arange(sum(window.records["lp"].shape[1] for window in windows))
+    samples = {"chain": np.arange(len(windows[0].done)), "draw": numbers[layout.content.kept(numbers)]}
+    labels = layout.model.labels()
+    return {
+        name: group_of(entries, samples, labels, attributes)
+        for name, entries in layout.of_warmup(windows, deepest).items()
+    }
 
 
 def progress(history: History, attributes: Attributes) -> Group:

@@ -28,10 +28,11 @@ from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.model import Model
 from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.settings.superchains import count_superchains
 from batchnuts.mcmc.statistics.running_summary import COVARIANCES, summary_bytes
 from batchnuts.mcmc.statistics.window_moments import moments_bytes
 from batchnuts.mcmc.storage.streamed import CHAINS_BYTES, IN_MEMORY, QUEUE, most_rows
-from batchnuts.mcmc.warmup.windows import windows_of
+from batchnuts.mcmc.warmup.windows import likely_transitions, windows_of
 from batchnuts.process.memory import machine_memory
 from batchnuts.settings.schema import in_words
 
@@ -198,10 +199,15 @@ def forecast(
         saved, diagnostics = 0, 0
         sampling += summary_bytes(chains, draws, coefficients, np.dtype(dtype).itemsize)
         summary = 8 * (coefficients * (len(PROBABILITIES) + 10 + 2 * chains) + min(coefficients, COVARIANCES) ** 2)
+    kept = 0
+    if content.warmup:
+        nested, ensemble = count_superchains(sampler) < chains, sampler.begins_with_ensemble(size.dimension)
+        kept = chains * likely_transitions(sampler.warmup, chains, nested=nested, ensemble=ensemble)
+    kept_bytes = kept * draw_bytes(size.dimension, size.dtype)
     return Forecast(
         libraries=engine_infos()[backend].process_bytes
         + (LIBRARIES_OF_STORE if streamed or not content.draws else LIBRARIES_OF_FILE),
-        records=records if keeps_records else 0,
+        records=(records if keeps_records else 0) + 2 * kept_bytes,  # as records, and as they are laid out
         values=0 if streamed else values,
         sampling=_machine_bytes(sampler, execution, size, record_bytes, window)
         + max(checks + sampling, window * chains * record_bytes),
@@ -209,9 +215,9 @@ def forecast(
         moments=moments_bytes(chains, window, size.dimension),
         writing=0 if streamed else saved * size.largest * item,
         diagnostics=diagnostics,
-        file=OVERHEAD + summary + saved * (on_disk * np.dtype(dtype).itemsize + statistics),
+        file=OVERHEAD + summary + (saved + kept) * (on_disk * np.dtype(dtype).itemsize + statistics),
         file_at_least=OVERHEAD + summary + saved * (size.values * np.dtype(dtype).itemsize + statistics),
-        checkpoint=records if checkpoints and not streamed else 0,
+        checkpoint=(records if checkpoints and not streamed else 0) + (kept_bytes if checkpoints else 0),
     )
 
 
@@ -290,6 +296,8 @@ def memory_problem(
         remedies.append("set output.draws: false, which keeps a summary of them")
     if saved.divergences and fits(sampler, content=replace(saved, divergences=False)):
         remedies.append("set output.divergences: false")
+    if saved.warmup and fits(sampler, content=replace(saved, warmup=False)):
+        remedies.append("set output.warmup: false")
     if size.dtype == "float64" and fits(sampler, replace(size, dtype="float32")):
         remedies.append("use float32 in the model")
     if draws:

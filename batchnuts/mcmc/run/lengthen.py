@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
     from batchnuts.mcmc.storage.zarr_files import ZarrFiles
 
+_OF_WARMUP = frozenset({"warmup_posterior", "warmup_sample_stats"})
+"""Groups that the further draws leave as they are."""
+
 _COMPUTED = frozenset(GROUP_OF_FUNCTION.values()) - {"posterior"}
 """Groups that have nothing but what functions of the model give."""
 
@@ -105,7 +108,7 @@ def joined(ended: EndedRun, further: Mapping[str, xarray.Dataset]) -> dict[str, 
 
     Raises CheckpointError where the file has changed meanwhile.
     """
-    earlier = read_groups(str(ended.path), tuple({**further, **dict.fromkeys(_COMPUTED)}), "--resume")
+    earlier = read_groups(str(ended.path), tuple({**further, **dict.fromkeys(_COMPUTED | _OF_WARMUP)}), "--resume")
     if earlier["sample_stats"].sizes["draw"] != ended.draws:
         raise CheckpointError(f"{ended.path} has changed while it was being extended; the new draws are discarded.")
     attributes = further["posterior"].attrs = _attributes(earlier, further)
@@ -115,6 +118,7 @@ def joined(ended: EndedRun, further: Mapping[str, xarray.Dataset]) -> dict[str, 
     groups = (
         {} if further["sample_stats"].sizes["draw"] else {name: earlier[name] for name in earlier.keys() & _COMPUTED}
     )
+    groups |= {name: earlier[name] for name in earlier.keys() & _OF_WARMUP}
     for name, of_further in further.items():
         group = of_further.drop_vars(lacking.get(name, ()), errors="ignore")
         if name in lacking and not group.data_vars:
@@ -277,7 +281,7 @@ def _append(
         if present := [variable for variable in variables if variable in files.arrays.get(name, {})]:
             files.drop(name, present if {*map(str, earlier[name].data_vars)} - {*variables} else None)
     for name in (
-        earlier.keys() - further.keys() - _COMPUTED
+        earlier.keys() - further.keys() - _COMPUTED - _OF_WARMUP
     ):  # `unfinished`, of a run that an interim analysis has ended, say
         if name in files.arrays or name == kept_diagnostics.GROUP:
             files.drop(name)

@@ -60,6 +60,7 @@ class PreparedModel:
                 self.programs,
                 random.lane_keys(seed, sampler.chain_count),
                 divergences=self.content.divergences,
+                keeps_warmup=self.content.warmup,
                 checks=interim_analyses_of(model, library, sampler, execution),
                 tuning=tuning,
             )

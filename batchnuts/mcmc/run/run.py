@@ -82,6 +82,8 @@ class Run:
     """uint32 [chains, 2]."""
     divergences: bool = False
     """Whether the ends of trajectories are recorded."""
+    keeps_warmup: bool = False
+    """Whether the records of warmup's windows are kept."""
     spent: Spent = field(default_factory=Spent)
     checks: InterimAnalyses | None = None
     """The interim analyses of the draws, where the run may end before all are made."""

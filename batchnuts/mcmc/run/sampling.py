@@ -105,6 +105,7 @@ def run_chains(
             checked.borrow_programs(),
             random.lane_keys(sampler.seed, sampler.chain_count),
             divergences=content.divergences,
+            keeps_warmup=content.warmup,
             spent=begin.spent,
             checks=checks,
             tuning=begin.tuning,

@@ -61,6 +61,16 @@ class WindowTuning:
     """[dimension]: of coordinates under the metric; the geometric mean where chains have their own."""
 
 
+@dataclass(frozen=True, eq=False)
+class WindowRecords:
+    """The records of a window of warmup, which are kept on request."""
+
+    records: Mapping[str, NDArray[Any]]
+    """By name [chains, transitions, ...]: `position` and the statistics that a chain records."""
+    done: NDArray[np.int64]
+    """[chains]: how many of the window's transitions each chain made; those behind are undefined."""
+
+
 @dataclass(frozen=True)
 class WarmupReport:
     """How warmup went.
@@ -71,7 +81,7 @@ class WarmupReport:
     after the other (none where the run ended in warmup); `restarted`, the chains that started again near others;
     `late`, those that had not arrived where the others are when it ended; `not_numbers`, of the starts that were
     proposed first, those at which the log-density is not a number; `burn_in`, the steps of an ensemble's start, each of
-    which took a gradient of every chain, before these transitions.
+    which took a gradient of every chain, before these transitions; `records` of each window, where they are kept.
     """
 
     transitions: int
@@ -83,6 +93,7 @@ class WarmupReport:
     late: tuple[int, ...] = ()
     not_numbers: int = 0
     burn_in: int = 0
+    records: tuple[WindowRecords, ...] = field(default=(), compare=False)
 
 
 def warmup_in_words(transitions: int, burn_in: int) -> str:

@@ -7,7 +7,7 @@ in a block of one draw and among all. (Random numbers of predictions have a key 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from batchnuts.mcmc.model.content import Content
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.model.quantities import PRIOR_DRAWS, Arrays, Between, LeftOutError, Quantities, has_quantities
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
+from batchnuts.mcmc.storage.draws import WindowRecords, statistics
 from batchnuts.process.signals import say
 
 Entry = tuple[tuple[str, ...], NDArray[Any], dict[str, Any]]
@@ -97,6 +98,31 @@ class Layout:
             # A parameter may have the name of a statistic; the file keeps both.
             entries[name if name not in entries else f"sample_stats_{name}"] = (SAMPLES, values, {})
         return entries
+
+    def of_warmup(self, windows: Sequence[WindowRecords], max_tree_depth: int) -> dict[str, Entries]:
+        """The groups `warmup_posterior` and `warmup_sample_stats`, and their draws' numbers as `draw`: one window after
+        the other, NaN where a chain was left behind. max_tree_depth: the limit in warmup."""
+        names = windows[0].records
+        records = {name: np.concatenate([window.records[name] for window in windows], axis=1) for name in names}
+        missing = np.concatenate(
+            [np.arange(window.records["lp"].shape[1]) >= window.done[:, None] for window in windows], axis=1
+        )
+        position = np.where(missing[:, :, None], np.nan, records["position"]).astype(records["position"].dtype)
+        numbers = np.arange(missing.shape[1])
+        saved = self.content.kept(numbers)
+        chains, some_left = np.arange(len(position)), bool(missing[:, saved].any())
+        own: Entries = {}
+        if not self.model.reports_variables:
+            own = self._computed(position[:, saved], chains, numbers[saved]).get("posterior", {})
+        own = own or self.values(position[:, saved])
+        stats = {}
+        for name, array in statistics(records, max_tree_depth).items():
+            values = array[:, saved]
+            stats[name] = np.where(missing[:, saved], np.nan, values.astype(np.float64)) if some_left else values
+        return {
+            "warmup_posterior": own,
+            "warmup_sample_stats": {name: (SAMPLES, array, {}) for name, array in stats.items()},
+        }
 
     def of_divergences(self, points: NDArray[Any]) -> Entries:
         """The values of what the model calls its variables, at both points [n, 2, dimension] of each divergence."""

@@ -38,6 +38,10 @@ class WarmupRun(EnsembleRun, Protocol):
         """The window before these, in which an earlier run's tuning is checked."""
 
     @property
+    def keeps_warmup(self) -> bool:
+        """Whether the records of windows are kept."""
+
+    @property
     def group(self) -> NDArray[np.int64]:
         """[chains]: the number of the group of chains that each shares its step size and metric with."""
 

@@ -211,6 +211,7 @@ def _report(place: InWarmup, reason: str, agreed: bool | None = None) -> WarmupR
         late,
         place.not_numbers,
         place.burnt_in,
+        place.records,
     )
 
 
@@ -238,6 +239,7 @@ def _run_window(run: WarmupRun, runner: Runner, place: InWarmup, window: Window,
         second_half=window.compared,
         errors=single(run),
         gradients=window.estimates_metric and METRIC_KINDS[sampler.metric].is_adapted,
+        keeps=run.keeps_warmup,
     )
     result = run.stretch(
         runner,
@@ -304,7 +306,19 @@ def _with_step_sizes(
         step_size = np.where(apart, np.exp(reduced.log_step.astype(np.float64)), step_size)
         states = replace(states, step_size=step_size)
     below, far = late(moments, reduced.log_density), far_away(moments)
-    return Pooled(states, moments, counts, outliers, nowhere, below, low=none, far=far, apart=apart, restarted=none)
+    return Pooled(
+        states,
+        moments,
+        counts,
+        outliers,
+        nowhere,
+        below,
+        low=none,
+        far=far,
+        apart=apart,
+        restarted=none,
+        kept=reduced.kept,
+    )
 
 
 def _estimated(run: WarmupRun, pooled: Pooled, reduced: ReducedWindow) -> MetricParameters:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from batchnuts.mcmc.execution.chain_states import ChainStates
 from batchnuts.mcmc.kernel.metric_estimates import of_all_chains
 from batchnuts.mcmc.statistics.window_moments import Centre, Moments
-from batchnuts.mcmc.storage.draws import WindowTuning
+from batchnuts.mcmc.storage.draws import WindowRecords, WindowTuning
 from batchnuts.mcmc.warmup.ensemble import BurnIn
 
 ENSEMBLE, SETTLE, CHECK = -3, -2, -1
@@ -40,6 +40,8 @@ class Pooled:
     """[chains]: which have step sizes of their own; see pooling.py."""
     restarted: NDArray[np.bool_]
     """[chains]: which start again from here."""
+    kept: WindowRecords | None = None
+    """The window's records, on the way into the place after it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +69,8 @@ class InWarmup:
     """The ensemble's, while it is under way."""
     burnt_in: int = 0
     """The steps that it took."""
+    records: tuple[WindowRecords, ...] = ()
+    """Of each window so far, where they are kept."""
 
     def after(self, pooled: Pooled, window: int) -> InWarmup:
         """The place after a window, before that number."""
@@ -79,7 +83,8 @@ class InWarmup:
             self,
             states=states,
             window=window,
-            before=pooled,
+            before=replace(pooled, kept=None),
+            records=self.records if pooled.kept is None else (*self.records, pooled.kept),
             made=(*self.made, tuning),
             restarted=tuple(sorted(restarted)),
         )
