@@ -84,6 +84,7 @@ def sample(
     var_names: the variables that are kept.
     initvals: values by variable or its name, or a list of these for several starts, on the variables' own scale.
     init: "auto", "jitter+adapt_diag", "adapt_full", ...: the metric is dense for the last, else diagonal.
+    discard_tuned_samples: False adds `warmup_posterior` and `warmup_sample_stats`.
     compute_convergence_checks: whether what `batchnuts.check` finds is said on stderr.
     idata_kwargs: `log_likelihood=True` adds that group.
     model: None takes the one whose context this is in.
@@ -107,8 +108,6 @@ def sample(
         raise SettingsError(f"init: found {shown(init)}; expected one of {', '.join(METRICS)}.")
     if METRICS[init] != "diag":
         settings.setdefault("metric", METRICS[init])
-    if not discard_tuned_samples:
-        raise SettingsError("discard_tuned_samples: found False; batchnuts keeps no draws of warmup.")
     if not return_inferencedata:
         raise SettingsError("return_inferencedata: found False; batchnuts returns ArviZ's object.")
     wanted = dict(idata_kwargs or {})
@@ -127,7 +126,7 @@ def sample(
         settings["init"] = {"values": _values(model, initvals)}
     names = None if var_names is None else _names_of(model, var_names)
     progress = False if quiet else None if progressbar is None else bool(progressbar)
-    result = sample_chains(made, progress=progress, groups=groups, **settings)
+    result = sample_chains(made, progress=progress, groups=groups, keep_warmup=not discard_tuned_samples, **settings)
     if compute_convergence_checks and not quiet:
         say(str(check(result)))
     return result if names is None else _only(result, names)

@@ -46,16 +46,18 @@ def test_settings_and_results_are_those_of_pm_sample(monkeypatch: pytest.MonkeyP
             50, tune=60, chains=8, cores=4, random_seed=np.int64(3), target_accept=0.9, nuts={"max_treedepth": 7},
             init="adapt_full", initvals=[{"mu": 1.0, MODEL["tau"]: 2.0}, {"mu": -1.0, "tau": 1.0}],
             var_names=["mu", "twice"], idata_kwargs={"log_likelihood": True}, progressbar=False,
+            discard_tuned_samples=False,
         )  # fmt: skip
     starts = seen.pop("init")["values"]
     np.testing.assert_allclose(starts["mu"], [1.0, -1.0])
     np.testing.assert_allclose(starts["tau_log__"], np.log([2.0, 1.0]))
     assert seen == {
         **{"draws": 50, "warmup": 60, "chains": 8, "seed": 3, "target_acceptance": 0.9, "max_tree_depth": 7},
-        **{"metric": "dense", "progress": False, "groups": ["log_likelihood"]},
+        **{"metric": "dense", "progress": False, "groups": ["log_likelihood"], "keep_warmup": True},
     }
     assert set(result["posterior"].data_vars) == {"mu", "twice"}
     assert result["posterior"]["mu"].shape == (8, 50)
+    assert result["warmup_posterior"]["tau"].shape == (8, 60)
     assert result["log_likelihood"]["y"].shape == (8, 50, 3)
     said = capfd.readouterr().err
     assert "cores has no effect" in said
@@ -75,7 +77,6 @@ def test_settings_and_results_are_those_of_pm_sample(monkeypatch: pytest.MonkeyP
         ({"initvals": {"m": 1.0}}, "initvals: found 'm'; did you mean 'mu'"),
         ({"initvals": [{"mu": 1.0}, {"tau": 1.0}]}, "found starts of different variables"),
         ({"idata_kwargs": {"dims": {}}}, "idata_kwargs: found 'dims'"),
-        ({"discard_tuned_samples": False}, "discard_tuned_samples: found False"),
         ({"return_inferencedata": False}, "return_inferencedata: found False"),
     ],
 )
