@@ -49,6 +49,16 @@ def test_a_release_has_one_number() -> None:
     assert citation["version"] == version
 
 
+def test_the_conda_recipe_is_of_this_version_and_its_dependencies() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    recipe = YAML(typ="safe").load((ROOT / "conda" / "recipe.yaml").read_text())
+    assert recipe["context"]["version"] == project["version"]
+    assert recipe["about"]["summary"] == project["description"]
+    needs_python, *needed = recipe["requirements"]["run"]
+    assert needs_python == f"python {project['requires-python']}"
+    assert [entry.replace(" ", "") for entry in needed] == project["dependencies"]
+
+
 def test_the_list_of_experiments_has_each_with_its_config(capsys: pytest.CaptureFixture[str]) -> None:
     assert list_experiments([]) == 0
     pattern = r"^python -m batchnuts\.experiments\.(\w+) (?:--help|--config (.+)\.yaml)$"

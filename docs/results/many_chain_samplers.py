@@ -178,6 +178,7 @@ Path_ = list[tuple[float, np.ndarray]]
 def ours(density: Density, dimension: int, truth: Truth, chains: int, start: str, steps: int) -> tuple[Path_, float]:
     """The path of the errors, and the seconds of a run until its first draw; `steps` is not used."""
     from batchnuts.mcmc.warmup import phase
+    from batchnuts.mcmc.warmup.place import InWarmup
 
     along: Path_ = []
     after_call = phase.after_call
@@ -196,7 +197,19 @@ def ours(density: Density, dimension: int, truth: Truth, chains: int, start: str
     made = [columns["useful_gradients"][columns["phase"] == name][-1] for name in ("warmup", "sampling")]
     gradients = float(sum(made)) / chains
     phase.after_call = seen
+    windows: list[tuple[int, np.ndarray]] = []
+    after_window = InWarmup.after
+
+    def noted(self: InWarmup, *arguments: Any) -> InWarmup:
+        place = after_window(self, *arguments)
+        windows.append((place.states.transitions_done, truth.of_positions(place.states.position)))
+        return place
+
+    InWarmup.after = noted  # type: ignore[method-assign]
     our_run(density, dimension, **settings, seed=1)
+    of_warmup = columns["phase"] == "warmup"
+    transitions, spent = (columns[name][of_warmup] / chains for name in ("transitions", "useful_gradients"))
+    along += [(float(np.interp(count, transitions, spent)), errors) for count, errors in windows]
     return [*along, (gradients, truth.of_positions(draws.position[:, 0]))], seconds
 
 
