@@ -211,7 +211,7 @@ def test_keywords_of_sample_chains_are_the_settings() -> None:
             assert hints[name] == field.annotation
         split_settings({"until": {"ess_bulk": 100.0}, name: default} if default == "auto" else {name: default})
     assert [name for name in signature if name not in SETTINGS] == [
-        *("model", "progress", "unconstrained", "divergences", "keep_draws", "groups", "signals")
+        *("model", "progress", "unconstrained", "divergences", "keep_draws", "keep_warmup", "groups", "signals")
     ]
 
 
