@@ -1,10 +1,4 @@
-"""`batchnuts.pymc.sample`: what `pm.sample` does, with its argument names, by batchnuts.
-
-import batchnuts.pymc
-
-with model:
-    idata = batchnuts.pymc.sample(draws=500, target_accept=0.95)
-"""
+"""`batchnuts.pymc.sample`: what `pm.sample` does, with its argument names, by batchnuts (docs/pymc_model.md)."""
 
 from __future__ import annotations
 
@@ -83,7 +77,7 @@ def sample(
     progressbar: a bool; None shows it in a terminal or notebook. quiet: neither that nor the line of the checks.
     var_names: the variables that are kept.
     initvals: values by variable or its name, or a list of these for several starts, on the variables' own scale.
-    init: "auto", "jitter+adapt_diag", "adapt_full", ...: the metric is dense for the last, else diagonal.
+    init: "auto", "jitter+adapt_diag", ...; the metric is diagonal, and dense with "adapt_full", "jitter+adapt_full".
     discard_tuned_samples: False adds `warmup_posterior` and `warmup_sample_stats`.
     compute_convergence_checks: whether what `batchnuts.check` finds is said on stderr.
     idata_kwargs: `log_likelihood=True` adds that group.

@@ -124,8 +124,9 @@ def test_accidents_cost_no_draw(
 
 
 def test_an_ensemble_start_is_the_same_as_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each call of its burn-in is shared among workers."""
-    settings: dict[str, Any] = {"chains": 16, "draws": 5, "start": "ensemble", "metric": "low_rank"}
+    """Each call of its burn-in is shared among workers; and what is kept of warmup comes from all of them."""
+    how = {"content": Content(warmup=True)}
+    settings: dict[str, Any] = {"chains": 16, "draws": 5, "start": "ensemble", "metric": "low_rank", "how": how}
     on_threads, client = run(**settings), Client()
     (programs,) = (each for key, each in MODEL.cache.programs.items() if ("metric", "low_rank") in key)
     with in_process(client, monkeypatch, programs):
@@ -133,6 +134,10 @@ def test_an_ensemble_start_is_the_same_as_on_threads(monkeypatch: pytest.MonkeyP
     assert_same(draws, on_threads)
     assert draws.warmup == on_threads.warmup
     assert draws.warmup.burn_in > 20
+    for window, expected in zip(draws.warmup.records, on_threads.warmup.records, strict=True):
+        np.testing.assert_array_equal(window.done, expected.done)
+        for name, array in expected.records.items():
+            np.testing.assert_array_equal(window.records[name], array, err_msg=name)
 
 
 @pytest.mark.parametrize("save", [0.0, 1e9], ids=["saved", "not saved"])

@@ -38,7 +38,9 @@ _MADE: dict[int, _Made] = {}
 def remember(result: Any, model: Model, position: NDArray[Any]) -> None:
     """Note of which model a result is, and its positions [chains, draws, dimension], as long as there is the result."""
     key = id(result)
-    kept = position if not model.reports_variables and position.nbytes <= MOST_BYTES else None
+    kept = None
+    if not model.reports_variables and position.nbytes <= MOST_BYTES:
+        kept = np.array(position)  # not a part of the buffers of all draws
     _MADE[key] = _Made(weakref.ref(result, lambda _: _MADE.pop(key, None)), model, kept)
 
 
@@ -65,7 +67,9 @@ def predict(result: Any, data: Mapping[str, Any], *, model: Model | None = None,
     from batchnuts.mcmc.storage.layout import entries_of
 
     made_here = _MADE.get(id(result))
-    if made_here is not None and made_here.result() is not result:
+    if made_here is not None and (
+        made_here.result() is not result or (model or made_here.model) is not made_here.model
+    ):
         made_here = None
     if model is None and made_here is not None:
         model = made_here.model
@@ -86,8 +90,10 @@ def predict(result: Any, data: Mapping[str, Any], *, model: Model | None = None,
     posterior = groups["posterior"]
     if posterior is None or not {"chain", "draw"} <= set(posterior.dims):
         raise SettingsError("result: found none with the group posterior, of chains and draws; expected a run's.")
-    if made_here is not None and made_here.position is not None:
-        position = made_here.position.reshape(-1, made_here.position.shape[-1])
+    shape = posterior.sizes["chain"], posterior.sizes["draw"]
+    kept = None if made_here is None else made_here.position
+    if kept is not None and kept.shape[:2] == shape:
+        position = kept.reshape(-1, kept.shape[2])
     else:
         there = {name: group for name, group in groups.items() if group is not None}
         position = positions_of(there, model, "it", "result")
@@ -100,21 +106,21 @@ def predict(result: Any, data: Mapping[str, Any], *, model: Model | None = None,
     chain, draw = (array.reshape(-1) for array in np.broadcast_arrays(chains[:, None], draws[None, :]))
     _, execution = split_settings({})
     computed = Quantities(new, execution, int(seed), checked=False).of_posterior(position, chain, draw)
-    generated = {k: v for k, v in computed.get("generated", {}).items() if not _is_known(posterior, k, v)}
-    by_group = {"predictions": {**generated, **computed.get("predictive", {})}}
+    generated = computed.get("generated", {})
+    changed = {name: values for name, values in generated.items() if not _is_known(posterior, name, values)}
+    if not (changed or "predictive" in computed):  # data of the fit
+        changed = generated
+    by_group = {"predictions": {**changed, **computed.get("predictive", {})}}
     if not unknown:
         by_group["log_likelihood"] = computed.get("log_likelihood", {})
     samples, labels = {"chain": chains, "draw": draws}, new.labels()
     attributes = {"model": new.name, "inference_library": "batchnuts", "seed": int(seed)}
     made = {
-        name: group_of(entries_of(new, arrays, (len(chains), len(draws))), samples, labels, attributes)
+        name: group_of(entries_of(new, arrays, shape), samples, labels, attributes)
         for name, arrays in by_group.items()
         if arrays
     }
-    if not made:
-        raise ModelError(f"{owner}: it predicts nothing; all of its generated quantities are its parameters.")
-    known: Data = {name: entry for name, entry in _all_data(new).items() if name not in unknown}
-    if known:
+    if known := _known_data(new, data, unknown):
         made["predictions_constant_data"] = data_group(known, labels, attributes)
     found: Result = to_arviz(datasets_of(made))
     return found
@@ -175,6 +181,17 @@ def _rows(array: Any) -> int | None:
         return None
 
 
-def _all_data(model: Model) -> Data:
-    """The data of all groups."""
-    return {**model.constant_data, **model.observed_data}
+def _known_data(model: Model, data: Any, unknown: set[str]) -> Data:
+    """The data that were predicted at. Of a model of another library outcomes may have other names than what they were
+    made of, and so none are here where some are not known; its other data are what was given."""
+    given = {str(name): array for name, array in data.items()} if isinstance(data, Mapping) else {}
+    observed = {
+        name: entry for name, entry in model.observed_data.items() if not unknown or given.get(name) is not None
+    }
+    groups = {**model.constant_data, **observed}
+    others = {
+        name: (tuple(f"{name}_dim_{axis}" for axis in range(np.ndim(array))), array)
+        for name, array in given.items()
+        if array is not None and name not in groups
+    }
+    return {**groups, **others}

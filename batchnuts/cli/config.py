@@ -119,7 +119,7 @@ class OutputSettings(Settings):
     warmup: bool = Field(
         False,
         description="also save the draws of warmup, as the groups warmup_posterior and warmup_sample_stats; without "
-        "the steps of an ensemble before them",
+        "the steps of an ensemble before them; not in files of CmdStan's",
     )
     report: bool = Field(
         False, description="also write an HTML page about the run beside the draws, as python -m batchnuts.report does"

@@ -108,19 +108,36 @@ def test_models_and_results_that_predict_nothing(fitted: Any) -> None:
         batchnuts.predict(fitted, {"x": NEW}, seed=-1)
 
 
-@pytest.mark.parametrize("data", [{"x": NEW}, {"x": NEW, "y": None}])
+def test_without_new_data_what_was_generated_is_there(fitted: Any) -> None:
+    predicted = batchnuts.predict(fitted, {}, model=regression(predictive=None))
+    np.testing.assert_allclose(predicted.predictions["mean"], fitted.posterior["beta"].values @ X.T, rtol=1e-10)
+    assert "y" in predicted.predictions_constant_data
+
+
+@pytest.mark.parametrize("data", [{"x": NEW, "outcome": None}, {"x": NEW, "outcome": np.zeros(2)}])
 def test_models_of_numpyro(data: dict[str, Any]) -> None:
+    """What is not known is nowhere among the data, by the name of the site neither."""
     numpyro = pytest.importorskip("numpyro")
     import numpyro.distributions as dist
 
-    def model(x: Any, y: Any = None) -> None:
+    def model(x: Any, outcome: Any = None) -> None:
         beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]).to_event(1))
         sigma = numpyro.sample("sigma", dist.HalfNormal(1.0))
         mean = numpyro.deterministic("mean", x @ beta)
-        numpyro.sample("y", dist.Normal(mean, sigma), obs=y)
+        numpyro.sample("y", dist.Normal(mean, sigma), obs=outcome)
 
     result = batchnuts.sample_chains(Model.from_numpyro(model, X, DATA["y"]), chains=4, draws=50, warmup=100)
     predicted = batchnuts.predict(result, data)
     assert set(predicted.predictions.data_vars) == {"mean", "y"}
     expected = result.posterior["beta"].values @ NEW.T
     np.testing.assert_allclose(predicted.predictions["mean"].values, expected, rtol=1e-4, atol=1e-5)
+    known = {"x"} if data["outcome"] is None else {"x", "outcome", "y"}
+    assert set(predicted.predictions_constant_data.data_vars) == known
+    fewer = batchnuts.sample_chains(Model.from_numpyro(model, X, DATA["y"]), chains=2, draws=20, warmup=50)
+    shorter = fewer["posterior"].isel(draw=slice(5))
+    if hasattr(shorter, "to_dataset"):  # a DataTree, of ArviZ 1
+        fewer["posterior"] = shorter
+    else:
+        fewer.posterior = shorter
+    with pytest.raises(BatchnutsError, match="unconstrained=true"):
+        batchnuts.predict(fewer, data)

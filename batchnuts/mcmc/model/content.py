@@ -41,7 +41,6 @@ class Content:
     """Whether the ends of trajectories that diverged are saved too, those of draws that are not saved included."""
     groups: tuple[str, ...] | None = None
     """The names in FUNCTION_OF_GROUP that are computed and saved; None: all that the model has functions for."""
-
     warmup: bool = False
     """Whether the draws of warmup are saved too."""
 

@@ -100,8 +100,8 @@ class Layout:
         return entries
 
     def of_warmup(self, windows: Sequence[WindowRecords], max_tree_depth: int) -> dict[str, Entries]:
-        """The groups `warmup_posterior` and `warmup_sample_stats`, and their draws' numbers as `draw`: one window after
-        the other, NaN where a chain was left behind. max_tree_depth: the limit in warmup."""
+        """The groups `warmup_posterior` and `warmup_sample_stats`: one window after the other, NaN where a chain was
+        left behind. max_tree_depth: the limit in warmup."""
         names = windows[0].records
         records = {name: np.concatenate([window.records[name] for window in windows], axis=1) for name in names}
         missing = np.concatenate(

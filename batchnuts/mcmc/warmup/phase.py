@@ -143,11 +143,14 @@ def _from_ensemble(run: WarmupRun, place: InWarmup) -> InWarmup:
 
 def _settle_step(run: WarmupRun, runner: Runner, place: InWarmup) -> InWarmup:
     """After a few transitions that find the step size for what the ensemble gave; again if it was far from that."""
-    window, states = Window(SETTLE_STEP, False), place.states
+    window, states, before = Window(SETTLE_STEP, False), place.states, place.before
+    apart = None if before is None else before.apart
     reduced = _run_window(run, runner, place, window, 0)
     pooled = run.timed(
         "warmup",
-        lambda: with_restarts(run, None, _with_step_sizes(run, states, reduced, window, corrected=True), False),
+        lambda: with_restarts(
+            run, before, _with_step_sizes(run, states, reduced, window, apart, corrected=True), waited=False
+        ),
     )
     is_far = change_of_step(states.step_size, pooled.states.step_size) > np.log(LARGE_CHANGE)
     again = is_far and pooled.states.transitions_done < MOST_SETTLING * SETTLE_STEP
