@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from batchnuts.api.sampling import sample_chains
+from batchnuts.bridges.versions import PYMC
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.output.result import Result
 from batchnuts.process.signals import say
@@ -87,12 +88,12 @@ def sample(
     processes and compilers work have no effect, and a line says so. All others are those of `sample_chains`, as
     `until={"ess_bulk": 400}`.
 
-    Returns ArviZ's object. Raises SettingsError for what it does not do, ModelError for a model that cannot be sampled.
+    Returns ArviZ's object. Raises SettingsError for what it does not do, ModelError for a model that cannot be sampled,
+    and where PyMC is not installed.
     """
-    import pymc as pm
-
     from batchnuts.mcmc.diagnostics.verdict import check
 
+    PYMC.require()
     settings = _further(kwargs)
     counts = {"draws": draws, "tune": tune, "chains": chains, "random_seed": random_seed}
     for name, value in counts.items():
@@ -109,8 +110,10 @@ def sample(
     if wanted:
         raise SettingsError(f"idata_kwargs: found {next(iter(wanted))!r}; expected log_likelihood.")
     if model is None:
+        import pymc
+
         try:
-            model = pm.modelcontext(None)
+            model = pymc.modelcontext(None)
         except TypeError:
             raise ModelError(
                 "batchnuts.pymc.sample: no model on context stack; call it in `with model:`, or give model=..."

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-import batchnuts
+import batchnuts.pymc
+from batchnuts.autobatch import BatchnutsError
 from batchnuts.bridges.registry import BRIDGES
 from batchnuts.bridges.versions import NUMPYRO, PYMC, Library
 from batchnuts.experiments.__main__ import main as list_experiments
@@ -93,6 +94,9 @@ def test_a_library_of_models_that_is_missing_or_too_old_is_named_before_it_is_im
     installed = None
     with pytest.raises(ConfigError, match=rf"{library.title}, which is not installed: .*\[{library.package}\]"):
         bridge.build(options)
+    if library is PYMC:
+        with pytest.raises(BatchnutsError, match=r"PyMC.* not installed: .*\[pymc\]"):
+            batchnuts.pymc.sample()
     installed = f"{needed}.1"
     with pytest.raises(ConfigError, match="no module 'no_such_module'"):
         bridge.build(options)
