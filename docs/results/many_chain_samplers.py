@@ -214,7 +214,7 @@ def ours(density: Density, dimension: int, truth: Truth, chains: int, start: str
 
 
 def laps(density: Density, dimension: int, truth: Truth, chains: int, start: str, steps: int) -> tuple[Path_, float]:
-    """LAPS with its defaults; steps: of its first phase, at most, which then makes up to 60 adjusted transitions."""
+    """LAPS with its defaults; steps: of its first phase, at most, and adjusted transitions of its second."""
     from blackjax.adaptation.laps import laps as run_laps
 
     mesh = jax.sharding.Mesh(np.array(jax.devices()), "chains")
@@ -225,7 +225,7 @@ def laps(density: Density, dimension: int, truth: Truth, chains: int, start: str
             sample_init=lambda key: jax.random.uniform(key, (dimension,), minval=-2.0, maxval=2.0),
             ndims=dimension,
             num_steps1=steps,
-            num_steps2=min(steps, 60),
+            num_steps2=steps,
             num_chains=chains,
             mesh=mesh,
             rng_key=jax.random.key(seed),

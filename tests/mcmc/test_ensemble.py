@@ -143,6 +143,17 @@ def test_draws_are_right_with_few_chains_and_with_superchains(chains: int) -> No
     assert abs(correlation - 0.8) < 0.05
 
 
+@pytest.mark.parametrize("chains", [64, 256])
+def test_it_takes_fewer_gradients_than_windows(chains: int) -> None:
+    """With 64 chains a superchain has four: that these agree is told by all windows together, not by one of them."""
+    model = gaussian(20, covariance="ar1", correlation=0.5)
+    settings = {"chains": chains, "draws": 1, "backend": "native"}
+    draws = [[run(model, seed=seed, start=start, **settings) for seed in range(3)] for start in ("ensemble", "windows")]
+    ensemble, windows = (sum(gradients(each) for each in runs) for runs in draws)
+    assert all(each.warmup.agreed for runs in draws for each in runs)
+    assert ensemble < 0.4 * windows
+
+
 def test_it_is_reproducible_and_depends_on_the_seed() -> None:
     model = gaussian(3)
     one, again, other = (run(model, seed=seed) for seed in (4, 4, 5))

@@ -130,6 +130,23 @@ def test_pooled_moments_are_those_of_all_draws_together() -> None:
     np.testing.assert_allclose(found.pooled_variance[1:], flat.var(axis=0))
 
 
+def test_joined_moments_are_those_of_both_windows() -> None:
+    rng = np.random.default_rng(0)
+    first, second = (rng.normal(size=(6, draws, 3)) + rng.normal(size=(6, 1, 3)) for draws in (8, 24))
+    joined, both = of_draws(first).joined(of_draws(second)), of_draws(np.concatenate([first, second], axis=1))
+    np.testing.assert_allclose(joined.mean, both.mean)
+    np.testing.assert_allclose(joined.variance, both.variance)
+    assert (joined.count == 32).all()
+    independent = of_draws(rng.normal(size=(2000, 8, 1)), errors=True)
+    joined = independent.joined(of_draws(rng.normal(size=(2000, 24, 1)), errors=True))
+    np.testing.assert_allclose(joined.squared_error.mean(axis=0)[1], 1 / 32, rtol=0.1)
+
+    again = of_draws(first).without(np.arange(6) == 2).joined(of_draws(second))
+    np.testing.assert_allclose(again.mean[2], of_draws(second).mean[2])
+    np.testing.assert_allclose(again.variance[2], of_draws(second).variance[2])
+    np.testing.assert_allclose(np.delete(again.mean, 2, axis=0), np.delete(both.mean, 2, axis=0))
+
+
 # ---- outliers ----------------------------------------------------------------------------------------------------
 
 

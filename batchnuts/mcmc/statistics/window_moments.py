@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,20 @@ class Moments:
     def of(self, chains: NDArray[Any]) -> Moments:
         """The moments of some chains, by number or mask."""
         return Moments(self.mean[chains], self.variance[chains], self.count[chains], self.squared_error[chains])
+
+    def without(self, chains: NDArray[np.bool_]) -> Moments:
+        """The same, but of these chains no draw."""
+        return replace(self, count=np.where(chains, 0, self.count))
+
+    def joined(self, more: Moments) -> Moments:
+        """The moments of the draws of both, of the same chains; errors as if the means were independent."""
+        count = self.count + more.count
+        share = (more.count / np.maximum(count, 1))[:, None]
+        mean = self.mean + share * (more.mean - self.mean)
+        between = share * (1.0 - share) * (more.mean - self.mean) ** 2
+        variance = (1.0 - share) * self.variance + share * more.variance + between
+        squared_error = (1.0 - share) ** 2 * self.squared_error + share**2 * more.squared_error
+        return Moments(mean, variance, count, squared_error)
 
     @property
     def pooled_mean(self) -> Float:

@@ -16,7 +16,7 @@ from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
 from batchnuts.mcmc.starts.tuning import Tuning
 from batchnuts.mcmc.statistics.chain_numbers import named_chains
 from batchnuts.mcmc.statistics.outliers import find_outliers
-from batchnuts.mcmc.statistics.window_moments import Centre
+from batchnuts.mcmc.statistics.window_moments import Centre, Moments
 from batchnuts.mcmc.storage.draws import WarmupReport
 from batchnuts.mcmc.warmup.agreement import (
     STANDARD_ERRORS,
@@ -160,15 +160,17 @@ def _settle_step(run: WarmupRun, runner: Runner, place: InWarmup) -> InWarmup:
 def _check_ensemble(run: WarmupRun, runner: Runner, place: InWarmup, window: Window, centre: Centre) -> InWarmup:
     """After a window whose metric and mean over all chains are compared with what they were before: in the ensemble, or
     in the last such window. Where they agree nothing is changed, and no more windows are needed."""
-    states, before = place.states, place.before
-    reduced = _run_window(run, runner, place, replace(window, leave=0.0), 0)
+    states, before, since = place.states, place.before, place.since
+    window = replace(window, leave=0.0, whole=True)
+    reduced = _run_window(run, runner, place, window, 0)
     checked, missing = run.timed(
-        "warmup", lambda: _checked(run, before, states, reduced, window, centre, 0.0, of_run=False)
+        "warmup", lambda: _checked(run, before, states, reduced, window, centre, 0.0, since=since, of_run=False)
     )
     enough = not missing and checked.states.transitions_done >= run.sampler.warmup.minimum
     number = len(run.windows) if enough else place.window + 1
     mean = checked.moments.of(checked.counts).centre.of_position
-    return replace(place.after(checked, number), missing=missing, centre=mean)
+    since = checked.moments if since is None else since.joined(checked.moments)
+    return replace(place.after(checked, number), missing=missing, centre=mean, since=since.without(checked.restarted))
 
 
 def _until_arrived(run: WarmupRun, runner: Runner, place: InWarmup, first: int, most: int) -> InWarmup:
@@ -239,7 +241,7 @@ def _run_window(run: WarmupRun, runner: Runner, place: InWarmup, window: Window,
         transitions=transitions,
         chains=sampler.chain_count,
         leaves=window.leave > 0,
-        second_half=window.compared,
+        second_half=window.compared and not window.whole,
         errors=single(run),
         gradients=window.estimates_metric and METRIC_KINDS[sampler.metric].is_adapted,
         keeps=run.keeps_warmup,
@@ -373,22 +375,26 @@ def _checked(
     centre: Centre,
     errors: float,
     *,
+    since: Moments | None = None,
     of_run: bool,
 ) -> tuple[Pooled, tuple[str, ...]]:
     """A window from these states with a metric that is to be confirmed, and what does not fit, in words.
 
-    centre [dimension]: where all chains are expected. errors: of what is left of starts (`memory`). of_run: whether all
-    is of an earlier run, and so the step size is expected too, and no chain apart from the others.
+    centre [dimension]: where all chains are expected. errors: of what is left of starts (`memory`). since: moments of
+    the draws before this window that count: chains remember no more of their starts now than they did on average since
+    then, so the longer time may tell too that nothing is left, with less of chance. of_run: whether all is of an
+    earlier run, and so the step size is expected too, and no chain apart from the others.
     """
     apart = None if before is None else before.apart
     pooled = _with_step_sizes(run, states, reduced, window, apart, corrected=not of_run)
     metric = _estimated(run, pooled, reduced) if METRIC_KINDS[run.sampler.metric].is_adapted else states.metric
     moments = pooled.moments.of(pooled.counts)
+    spans = [moments] if since is None else [moments, since.joined(pooled.moments).of(pooled.counts)]
     misfits = Agreement(
         step=change_of_step(states.step_size, pooled.states.step_size),
         metric=change_of_metric(states.metric.scales(), metric.scales()),
         drift=drift(centre, moments.centre.of_position, moments.pooled_variance[1:]),
-        memory=memory(moments, run.superchain[pooled.counts], errors),
+        memory=min(memory(span, run.superchain[pooled.counts], errors) for span in spans),
         single=single(run),
         earlier=of_run,
     ).missing()

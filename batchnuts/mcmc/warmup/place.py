@@ -65,6 +65,8 @@ class InWarmup:
     """Of starts that were proposed first, those at which the log-density is not a number."""
     centre: Centre | None = None
     """[dimension]: with an ensemble start, of what the next window is compared with."""
+    since: Moments | None = None
+    """Of all draws since the ensemble's burn-in that count; None before there are any."""
     burn_in: BurnIn | None = None
     """The ensemble's, while it is under way."""
     burnt_in: int = 0

@@ -41,6 +41,8 @@ class Window:
     compared: bool = False
     """Whether it is compared with another one, or with an earlier run: then the second half of its draws counts, and
     the step size is searched for again only where the metric has changed much."""
+    whole: bool = False
+    """Whether all of its draws count where it is compared, because chains were at the posterior before it."""
 
 
 def fixed_windows(warmup: int) -> tuple[Window, ...]:
