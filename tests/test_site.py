@@ -227,6 +227,17 @@ def test_user_pages_are_short_begin_with_code_and_name_no_decisions(name):
     assert first <= 6
 
 
+def autobatch_pages():
+    nav = tomllib.loads((DOCS / "website" / "nav.toml").read_text(encoding="utf-8"))["nav"]
+    (pages,) = (section["autobatch"] for section in nav if "autobatch" in section)
+    return list(navigation.pages_in(pages))
+
+
+@pytest.mark.parametrize("name", autobatch_pages())
+def test_pages_about_autobatch_are_short(name):
+    assert len((DOCS / name).read_text(encoding="utf-8").splitlines()) <= 120
+
+
 def test_long_lines_of_code_are_not_cut_off():
     """A window of 1280 pixels shows some 87 columns of code: longer lines of programs wrap, and printed tables, whose
     columns would not line up, have a scroll bar that is seen."""

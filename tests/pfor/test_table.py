@@ -1,4 +1,4 @@
-"""docs/pfor.md has the registry's table; and what it says of the ops that test_ops has no case of.
+"""docs/add_a_converter.md has the registry's table; and what it says of the ops that test_ops has no case of.
 
 Of the others, test_ops says so: eagerly in each run, under XLA with `pytest -m slow`.
 """
@@ -16,7 +16,7 @@ from test_random import STATEFUL
 
 from batchnuts.autobatch.pfor import REGISTRY, converts, pfor, table
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "pfor.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "add_a_converter.md"
 START, END = "<!-- table -->\n", "<!-- end of table -->\n"
 
 

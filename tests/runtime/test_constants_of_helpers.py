@@ -137,7 +137,7 @@ class Shared:
 
 
 def test_where_copies_end() -> None:
-    """Classes are left as they are, and state that a helper's own text changes (docs/language.md)."""
+    """Classes are left as they are, and state that a helper's own text changes (docs/language_meaning.md)."""
     seen: list[float] = []
     shared = Shared()
 

@@ -299,7 +299,7 @@ def test_special_numbers_in_jax(dtype: np.dtype, compiled: bool) -> None:
         agree = (found == expected) & (np.signbit(found) == np.signbit(expected)) | (found != found) & (
             expected != expected
         )
-        if expected.dtype.kind == "f":  # docs/language.md, "What to know"
+        if expected.dtype.kind == "f":  # docs/language_meaning.md
             limits = np.finfo(expected.dtype)
             agree |= np.abs(found - expected) <= 4 * limits.eps * np.abs(expected)
             agree |= (found == 0) & (np.abs(expected) < limits.tiny)

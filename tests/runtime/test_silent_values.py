@@ -207,7 +207,7 @@ def test_operators_of_special_numbers(dtype: np.dtype, way: str) -> None:
         assert str(array.dtype) == str(values.dtype), f"result {number}"
         agree = (array == values) & (np.signbit(array) == np.signbit(values)) | (array != array) & (values != values)
         if values.dtype.kind == "f" and not way.startswith(("numpy", "reference")):
-            # docs/language.md, "What to know": roundings, and what lies below the smallest normal number
+            # docs/language_meaning.md: roundings, and what lies below the smallest normal number
             limits = np.finfo(values.dtype)
             with np.errstate(all="ignore"):
                 agree |= np.abs(array - values) <= 4 * limits.eps * np.abs(values)
