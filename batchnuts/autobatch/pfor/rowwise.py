@@ -93,8 +93,8 @@ def fall_back(site: Site, why: str) -> list[Value]:
         site.loop.reported.add(place)
         warnings.warn(
             f"{'' if source is None else str(source) + chr(10)}pfor runs op {site.op.name!r} ({site.op.type}) once "
-            f"for each iteration, one after another: {why}. Register a converter (docs/add_a_converter.md), write it with "
-            "ops that have one, or forbid this with fallback=False.",
+            f"for each iteration, one after another: {why}. Register a converter (docs/add_a_converter.md), write it "
+            "with ops that have one, or forbid this with fallback=False.",
             FallbackWarning,
             stacklevel=2,
         )
