@@ -18,7 +18,7 @@ import numpy as np
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.colors import BoundaryNorm, ListedColormap
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
 import batchnuts
 from batchnuts import autobatch
@@ -279,10 +279,71 @@ def draw_ensemble_start(source: Path, path: Path, chains: int = 256) -> None:
     print(f"{path.name}: median ratio {middle:.2f} of {len(order)}")
 
 
+COMPILER = (
+    ("a function\nof one lane", "autobatch/frontend"),
+    ("program of\ncalls and branches", "autobatch/passes"),
+    ("blocks with a stack\nfor each variable", "autobatch/engines"),
+)
+ENGINES = (
+    ("machine code: each lane at its own pace", "autobatch/native"),
+    ("virtual machine under XLA: JAX, TensorFlow", "autobatch/runtime"),
+    ("NumPy; the reference interpreter", "autobatch/runtime, ir"),
+)
+RUN = (
+    ("YAML or\nPython", "cli, api"),
+    ("density and\nvariables", "bridges, mcmc/model"),
+    ("starts", "mcmc/starts"),
+    ("ensemble,\nthen windows", "mcmc/warmup"),
+    ("draws, until\nenough", "mcmc/execution,\nmcmc/stopping"),
+    ("verdict", "mcmc/diagnostics"),
+    ("netCDF, Zarr,\nCSV", "mcmc/output, files"),
+)
+
+
+def draw_architecture(path: Path) -> None:
+    """The way of a function through the compiler, and of a model through a run, with the folders on the way."""
+    figure, axes = plt.subplots(figsize=(WIDTH, 3.7), layout="constrained")
+    axes.set(xlim=(0, 100), ylim=(0, 52))
+    axes.axis("off")
+    compiler, run = "#dbe7f3", "#f6e3d5"
+
+    def box(x: float, y: float, width: float, text: str, folder: str, colour: str, height: float = 8.5) -> None:
+        axes.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor="0.35", linewidth=0.8))
+        axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=7.5)
+        axes.text(x + width / 2, y - 0.8, folder, ha="center", va="top", fontsize=6, color="0.35", family="monospace")
+
+    def arrow(start: tuple[float, float], end: tuple[float, float]) -> None:
+        axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": "0.35", "linewidth": 0.9})
+
+    axes.text(0, 50, "autobatch: any recursive function", fontsize=9, va="center")
+    for i, (text, folder) in enumerate(COMPILER):
+        box(20.5 * i, 34, 16.5, text, folder, compiler)
+        if i:
+            arrow((20.5 * i - 4, 38.2), (20.5 * i, 38.2))
+    for i, (text, folder) in enumerate(ENGINES):
+        y = 43.2 - 8.8 * i
+        box(62, y, 38, text, folder, compiler, 4.4)
+        arrow((57.5, 38.2), (62, y + 2.2))
+    axes.text(0, 19.5, "mcmc: a run of many chains", fontsize=9, va="center")
+    step = 100 / len(RUN)
+    for i, (text, folder) in enumerate(RUN):
+        box(step * i, 7, step - 2.6, text, folder, run)
+        if i:
+            arrow((step * i - 2.6, 11.2), (step * i, 11.2))
+    axes.annotate(
+        "one chain, NUTS and all, is such a function (mcmc/kernel)",
+        (step * 4 + 6, 15.5), (66, 21.5), fontsize=7.5, ha="center", color="0.25",
+        arrowprops={"arrowstyle": "->", "color": "0.35", "linewidth": 0.9},
+    )  # fmt: skip
+    figure.savefig(path, dpi=200)
+    plt.close(figure)
+
+
 def main() -> None:
     """Write all pictures into docs/images."""
     IMAGES.mkdir(exist_ok=True)
     with plt.rc_context(STYLE):
+        draw_architecture(IMAGES / "architecture.png")
         draw_fibonacci(IMAGES / "fibonacci.png")
         draw_shared_gradients(IMAGES / "shared_gradients.png")
         draw_calibration(IMAGES / "calibration.png")
