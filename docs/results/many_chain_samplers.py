@@ -1,6 +1,7 @@
 """Gradients and seconds until the moments of thousands of chains are right: our starts, LAPS, MEADS and ChEES.
 
     python docs/results/many_chain_samplers.py TARGET SAMPLER [--chains 4096] [--steps N] [--german-credit FILE]
+        [--once]
 
 TARGET: german_credit_sparse, brownian_motion, item_response, stochastic_volatility, funnel, rosenbrock: of the
 Inference Gym, but for the last, in JAX and float32. SAMPLER: ensemble and windows (ours, until the first draw), laps,
@@ -14,7 +15,8 @@ took in all, the seconds of a second run in the same process, and the share of t
 by gradients. The truth is exact (funnel, rosenbrock), from the Gym (item_response), or from a long
 run of ours, which is made where TARGET.truth.npz is missing in the folder of --truth.
 
-german_credit_sparse needs the UCI file german.data-numeric.
+german_credit_sparse needs the UCI file german.data-numeric. --once: of ours and LAPS one run alone, whose seconds have
+the compilation in them.
 """
 
 from __future__ import annotations
@@ -175,7 +177,9 @@ Path_ = list[tuple[float, np.ndarray]]
 """Gradients of each chain so far, and errors there."""
 
 
-def ours(density: Density, dimension: int, truth: Truth, chains: int, start: str, steps: int) -> tuple[Path_, float]:
+def ours(
+    density: Density, dimension: int, truth: Truth, chains: int, start: str, steps: int, once: bool
+) -> tuple[Path_, float]:
     """The path of the errors, and the seconds of a run until its first draw; `steps` is not used."""
     from batchnuts.mcmc.warmup import phase
     from batchnuts.mcmc.warmup.place import InWarmup
@@ -189,14 +193,6 @@ def ours(density: Density, dimension: int, truth: Truth, chains: int, start: str
         return after
 
     settings = {"chains": chains, "draws": 1, "start": start}
-    our_run(density, dimension, **settings)
-    began = time.perf_counter()
-    draws = our_run(density, dimension, **settings, seed=1)
-    seconds = time.perf_counter() - began
-    columns = draws.history.columns
-    made = [columns["useful_gradients"][columns["phase"] == name][-1] for name in ("warmup", "sampling")]
-    gradients = float(sum(made)) / chains
-    phase.after_call = seen
     windows: list[tuple[int, np.ndarray]] = []
     after_window = InWarmup.after
 
@@ -205,15 +201,29 @@ def ours(density: Density, dimension: int, truth: Truth, chains: int, start: str
         windows.append((place.states.transitions_done, truth.of_positions(place.states.position)))
         return place
 
+    def timed() -> tuple[Any, float]:
+        began = time.perf_counter()
+        return our_run(density, dimension, **settings, seed=1), time.perf_counter() - began
+
+    if not once:
+        our_run(density, dimension, **settings)
+        _, seconds = timed()
+    phase.after_call = seen
     InWarmup.after = noted  # type: ignore[method-assign]
-    our_run(density, dimension, **settings, seed=1)
+    draws, seconds_noted = timed()
+    seconds = seconds_noted if once else seconds
+    columns = draws.history.columns
+    made = [columns["useful_gradients"][columns["phase"] == name][-1] for name in ("warmup", "sampling")]
+    gradients = float(sum(made)) / chains
     of_warmup = columns["phase"] == "warmup"
     transitions, spent = (columns[name][of_warmup] / chains for name in ("transitions", "useful_gradients"))
     along += [(float(np.interp(count, transitions, spent)), errors) for count, errors in windows]
     return [*along, (gradients, truth.of_positions(draws.position[:, 0]))], seconds
 
 
-def laps(density: Density, dimension: int, truth: Truth, chains: int, start: str, steps: int) -> tuple[Path_, float]:
+def laps(
+    density: Density, dimension: int, truth: Truth, chains: int, start: str, steps: int, once: bool
+) -> tuple[Path_, float]:
     """LAPS with its defaults; steps: of its first phase, at most, and adjusted transitions of its second."""
     from blackjax.adaptation.laps import laps as run_laps
 
@@ -233,7 +243,8 @@ def laps(density: Density, dimension: int, truth: Truth, chains: int, start: str
             contract=truth.errors,
         )
 
-    run(0)
+    if not once:
+        run(0)
     began = time.perf_counter()
     info, gradients_of_step, _, state = run(1)
     jax.block_until_ready(state)
@@ -292,6 +303,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--german-credit", type=Path, default=Path("german.data-numeric"))
     parser.add_argument("--truth", type=Path, default=Path())
+    parser.add_argument("--once", action="store_true")
     asked = parser.parse_args()
     density, dimension = density_of(asked.target, asked.german_credit)
     truth = truth_of(asked.target, density, dimension, asked.truth)
@@ -299,9 +311,9 @@ def main() -> None:
         return
     common = density, dimension, truth, asked.chains, asked.sampler, asked.steps
     if asked.sampler in ("ensemble", "windows"):
-        along, seconds = ours(*common)
+        along, seconds = ours(*common, asked.once)
     elif asked.sampler == "laps":
-        along, seconds = laps(*common)
+        along, seconds = laps(*common, asked.once)
     else:
         along, seconds = adaptation(density, truth, asked.chains, dimension, asked.sampler, asked.steps)
     total = float(along[-1][0])
