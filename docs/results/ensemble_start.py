@@ -1,7 +1,7 @@
 """Gradients and seconds before the first draw, with `sampler.start: windows` and `ensemble`, of many posteriors.
 
     python docs/results/ensemble_start.py [--config posteriors.yaml ...] [--chains 64 256 4096] [--only NAME ...]
-        [--seeds 3] [--csv FILE]
+        [--seeds 3] [--starts windows ensemble] [--csv FILE]
 
 The posteriors are the problems of configs of `batchnuts.experiments.posteriors`, with their own settings but for the
 number of chains. Each is warmed up once before it is measured, so nothing is compiled meanwhile. A line for each
@@ -77,7 +77,7 @@ def measured(asked: argparse.Namespace) -> Iterator[Warmup]:
                 for chains in asked.chains:
                     given = {"chains": chains, "draws": 1, "until": None}
                     for seed in (-1, *range(asked.seeds)):
-                        for start in STARTS:
+                        for start in asked.starts:
                             changes = {**given, "start": start, "seed": max(seed, 0)}
                             sampler = run.sampler.model_copy(update=changes)
                             result = warm_up(model, sampler, run.execution, settings.label)
@@ -123,6 +123,7 @@ def main() -> None:
     parser.add_argument("--chains", nargs="+", type=int, default=[256])
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--starts", nargs="+", choices=STARTS, default=list(STARTS))
     parser.add_argument("--csv", type=Path, default=Path("ensemble_start.csv"))
     asked = parser.parse_args()
     results = []

@@ -4,7 +4,7 @@
         [--once]
 
 TARGET: german_credit_sparse, brownian_motion, item_response, stochastic_volatility, funnel, rosenbrock: of the
-Inference Gym, but for the last, in JAX and float32. SAMPLER: ensemble and windows (ours, until the first draw), laps,
+Inference Gym, but for the last, in JAX and float32. SAMPLER: ensemble and windows (ours, and DRAWS draws), laps,
 meads, chees (BlackJAX). Every sampler begins at uniform positions on (-2, 2) in unconstrained space.
 
 What is measured is the squared error of E[x^2] over Var[x^2], of the positions of all chains at one time: over all
@@ -41,6 +41,7 @@ import numpy as np  # noqa: E402
 
 Density = Callable[[Any], Any]
 LIMIT = 0.01
+DRAWS = 20
 
 
 def rosenbrock(x: Any) -> Any:
@@ -180,7 +181,7 @@ Path_ = list[tuple[float, np.ndarray]]
 def ours(
     density: Density, dimension: int, truth: Truth, chains: int, start: str, steps: int, once: bool
 ) -> tuple[Path_, float]:
-    """The path of the errors, and the seconds of a run until its first draw; `steps` is not used."""
+    """The path of the errors, and the seconds of a run with DRAWS draws; `steps` is not used."""
     from batchnuts.mcmc.warmup import phase
     from batchnuts.mcmc.warmup.place import InWarmup
 
@@ -192,7 +193,7 @@ def ours(
         along.append((after.ensemble.done, truth.of_positions(after.ensemble.position)))
         return after
 
-    settings = {"chains": chains, "draws": 1, "start": start}
+    settings = {"chains": chains, "draws": DRAWS, "start": start}
     windows: list[tuple[int, np.ndarray]] = []
     after_window = InWarmup.after
 
@@ -213,12 +214,13 @@ def ours(
     draws, seconds_noted = timed()
     seconds = seconds_noted if once else seconds
     columns = draws.history.columns
-    made = [columns["useful_gradients"][columns["phase"] == name][-1] for name in ("warmup", "sampling")]
-    gradients = float(sum(made)) / chains
+    warmup = float(columns["useful_gradients"][columns["phase"] == "warmup"][-1]) / chains
+    made = warmup + np.cumsum(draws.stats["n_steps"].mean(axis=0))
     of_warmup = columns["phase"] == "warmup"
     transitions, spent = (columns[name][of_warmup] / chains for name in ("transitions", "useful_gradients"))
     along += [(float(np.interp(count, transitions, spent)), errors) for count, errors in windows]
-    return [*along, (gradients, truth.of_positions(draws.position[:, 0]))], seconds
+    along += [(float(count), truth.of_positions(draws.position[:, k])) for k, count in enumerate(made)]
+    return along, seconds
 
 
 def laps(
