@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -292,3 +294,16 @@ def test_a_cluster_in_the_file_of_a_run_has_to_be_named_again(cluster: Any, agai
     assert content["execution"]["cluster"] == cluster
     without = {"model": {"name": "eight_schools"}, "execution": {"cluster": None}}
     assert config_of(without, Path("run.nc")).execution.cluster is None
+
+
+def test_without_dask_it_says_what_to_install(tmp_path: Path) -> None:
+    program = tmp_path / "run.py"
+    program.write_text(
+        "import sys\n"
+        "sys.modules['distributed'] = None\n"
+        "import batchnuts\n"
+        "model = batchnuts.Model.from_function(lambda x: -0.5 * x[0] ** 2, dimension=1)\n"
+        "batchnuts.sample_chains(model, chains=4, warmup=20, draws=5, cluster='local', backend='native_numpy')\n"
+    )
+    ended = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert "ClusterError: execution.cluster needs Dask's distributed scheduler, which is not installed" in ended.stderr

@@ -18,7 +18,9 @@ def execution_of(run: Run, position: NDArray[Any]) -> Iterator[ChainExecution]:
     if run.execution.cluster is None:
         yield run.chains
         return
-    from batchnuts.cluster.connect import connected
+    from batchnuts.cluster.connect import connected, require_dask
+
+    require_dask()
     from batchnuts.cluster.runner import OnCluster
 
     with connected(run.execution.cluster, run.stop) as client:

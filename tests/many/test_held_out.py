@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from typing import Any
 
@@ -12,6 +13,7 @@ from scipy import stats
 
 import batchnuts
 from batchnuts.many.run import ManyRun
+from batchnuts.mcmc.model.data_argument import Remade
 from batchnuts.mcmc.model.model import Model, ModelError
 
 Y = np.array([0.3, 1.2, -0.5, 2.1, 0.8, 1.5, 8.0, 0.1])
@@ -67,6 +69,9 @@ def test_models_that_cannot_be_cross_validated_are_refused() -> None:
         batchnuts.cross_validate(schools_model())
     with pytest.raises(ModelError, match="rows: found 'z', which is no array of the data"):
         batchnuts.cross_validate(model_of_y(), rows=["z"])
+    bridged = dataclasses.replace(mean_model(), data=None, remade=Remade({"y": np.ones(1)}, lambda data: None))
+    with pytest.raises(ModelError, match="not for models of other libraries yet, whose data are their own; expected"):
+        batchnuts.cross_validate(bridged)
 
 
 def test_reloo_refits_the_observations_of_bad_shapes() -> None:
