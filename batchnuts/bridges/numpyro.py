@@ -65,6 +65,7 @@ def from_numpyro(
     remade = _remade(model, args, kwargs, {"name": title, **options})
     _check_data(title, args, kwargs, dtype)
     _check_numbers(title, {f"the variable {key!r}": value for key, value in _around(model).items()}, dtype)
+    args, kwargs = _copied(args, kwargs)
     bound: traces.Bound = (model, args, kwargs)
     sites = sites_of(title, bound, dtype)
     users = traces.Users(model, sites.parts, sites.empty, sites.saved)
@@ -112,6 +113,15 @@ def from_numpyro(
         coords=checked_labels(f"Model {title!r}", coords),
         **functions,
     )
+
+
+def _copied(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with copies of their arrays: JAX remembers constants of a failed trace by their identity, with the
+    values and the precision that they had, and would use these for the user's own arrays from then on."""
+    copies: tuple[tuple[Any, ...], dict[str, Any]] = jax.tree_util.tree_map(
+        lambda leaf: np.array(leaf) if type(leaf) is np.ndarray else leaf, (args, kwargs)
+    )
+    return copies
 
 
 def _remade(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> Remade | None:

@@ -32,6 +32,14 @@ def discrete(y: Any) -> None:
     numpyro.sample("y", dist.Normal(z, 1), obs=y)
 
 
+X = np.linspace(-1.0, 1.0, 12)
+
+
+def line(x: Any, y: Any) -> None:
+    slope = numpyro.sample("slope", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(slope * x, 1), obs=y)
+
+
 def branching(y: Any) -> None:
     x = numpyro.sample("x", dist.Normal(0, 1))
     if x > 0:
@@ -155,6 +163,28 @@ def test_an_improper_site_is_named_as_the_user_does() -> None:
 
     with pytest.raises(ModelError, match=r"does not depend on 'mv': .* or leave it out of the model\.$"):
         Model.from_numpyro(model).check()
+
+
+def made_in_double(x: Any, y: Any) -> Model:
+    return Model.from_numpyro(line, x, y=y, dtype="float64")
+
+
+def made_again(x: Any, y: Any) -> Model:
+    return Model.from_numpyro(line, X, y=Y).with_data({"x": x, "y": y})
+
+
+@pytest.mark.parametrize("make", [made_in_double, made_again])
+def test_a_refused_model_leaves_nothing_behind(make: Any) -> None:
+    """JAX remembers constants of a failed trace by their identity: with old numbers, or in another precision."""
+    x, y = X.copy(), Y.copy()
+    with pytest.raises(ModelError, match="observations of shape"):
+        make(x, y[:5])
+    assert jax.jit(lambda a: a * x)(1.0).dtype == "float32"
+    x *= 10
+    made = Model.from_numpyro(line, x, y=y)
+    library: Any = density_library_of(made).library
+    _, gradient = library.differentiated(made.flat_log_density)(library.tensor(np.array([0.5], "float32")))
+    assert gradient[0] == pytest.approx(-0.5 + np.sum((y - 0.5 * x) * x), rel=1e-4)
 
 
 def test_a_missing_observation_is_left_out_by_a_mask() -> None:
