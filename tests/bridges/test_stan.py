@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +248,9 @@ def test_data_of_arrays_tables_and_files(tmp_path: Path) -> None:
         assert Model.from_stan(program, data=data).flat_log_density(position) == pytest.approx(expected)
 
 
+SHAPED = "data { int N; int K; matrix[N, K + 1] x; } parameters { real m; } model { m ~ normal(sum(x[1]), 1); }"
+
+
 MISTAKES: list[tuple[str, Any, str]] = [
     ("nothing.stan", None, "The Stan program 'nothing.stan' cannot be read"),
     (SCHOOLS.replace("real mu;", "real mu"), SCHOOLS_DATA, r"Stan's compiler says:\n(.|\n)*line 9"),
@@ -267,6 +273,18 @@ MISTAKES: list[tuple[str, Any, str]] = [
     (SCHOOLS, {**SCHOOLS_DATA, "y": "eight"}, "its data 'y' is the text 'eight'; expected numbers"),
     (SCHOOLS, {**SCHOOLS_DATA, "y": [1, None]}, "its data 'y' is missing values"),
     (SCHOOLS, {**SCHOOLS_DATA, "y": [[1], [1, 2]]}, "its data 'y' has rows of different lengths"),
+    (SCHOOLS, {**SCHOOLS_DATA, "y": [[y] for y in SCHOOLS_DATA["y"]]}, r"'y' .* have shape \(8, 1\); expected \(8,\)"),
+    (
+        SHAPED,
+        {"N": 3, "K": 1, "x": np.ones((2, 3))},
+        r"'x' \(declared in line 1\) have shape \(2, 3\); expected \(3, 2\)",
+    ),
+    (SHAPED, {"N": 3, "K": 1, "x": np.ones(6)}, r"'x' .* have shape \(6,\); expected \(3, 2\)"),
+    (
+        "data { array[1] int n; array[n[1]] vector[2] x; } parameters { real m; } model { m ~ normal(sum(x[1]), 1); }",
+        {"n": [3], "x": np.ones((2, 3))},
+        r"'x' .* have shape \(2, 3\); expected \(\?, 2\)",
+    ),
     (SCHOOLS, 3, "its data are 3; expected a mapping"),
     ("data {} parameters {} model {}", None, "no parameters"),
     ("parameters { real x; } model { x ~ normall(0, 1); }", None, 'No function "normall_lpdf" was found'),
@@ -279,6 +297,28 @@ MISTAKES: list[tuple[str, Any, str]] = [
 def test_mistakes(program: Any, data: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         Model.from_stan(program, data=data)
+
+
+@pytest.mark.parametrize("x", [[[1.0, 2.0]] * 3, np.ones((3, 2))])
+def test_data_of_the_declared_shape(x: Any) -> None:
+    """A number and a list of it alone mean the same."""
+    assert Model.from_stan(SHAPED, data={"N": [3], "K": 1, "x": x}).dimension == 1
+
+
+def test_without_jax_it_is_stans_c_function(tmp_path: Path) -> None:
+    program = tmp_path / "run.py"
+    program.write_text(
+        "import sys\n"
+        "sys.modules['jax'] = None\n"
+        "import batchnuts\n"
+        f"model = batchnuts.Model.from_stan({SCHOOLS!r}, data={SCHOOLS_DATA!r})\n"
+        "result = batchnuts.sample_chains(model, chains=16, warmup=50, draws=5)\n"
+        "print(model.computed_by, result.posterior['mu'].shape)\n"
+    )
+    environment = {**os.environ, "BATCHNUTS_CACHE": str(tmp_path)}  # where no earlier choice is kept
+    command = [sys.executable, str(program)]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert ended.stdout == "Stan's C function, in float64, JAX is not installed (16, 5)\n", ended.stderr
 
 
 def test_parameters_have_their_names_in_what_is_said_of_a_position() -> None:

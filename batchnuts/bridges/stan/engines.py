@@ -80,12 +80,13 @@ def choose(
         raise ModelError(f"Model {title!r}: engine jax needs {needed}.")
     key = key_of(build_id(), source, mir, json.dumps(data), engine, str(double))
     if (kept := read(key)) is None:
+        if missing("jax") is not None:
+            return Choice(None, "JAX is not installed")
         if engine == "jax":
             kept = _translated(title, translation, stan, source, double)
         else:
             kept = _fastest(translation, stan, in_c, source, double)
-        if missing("jax") is None:
-            keep(key, kept)
+        keep(key, kept)
     return Choice(translation.use(kept.gradient) if kept.translated else None, kept.note)
 
 
@@ -111,8 +112,6 @@ def _fastest(translation: Translation, stan: StanModel, in_c: Function, source: 
     if by_c <= CHEAP or (by_c <= COSTLY and _prints(source)):
         return Kept(False, "")
     each = f"{_short(by_c)} each"
-    if missing("jax") is not None:
-        return Kept(False, f"{each}; JAX is not installed" if by_c > COSTLY else "")
     if why := _untranslatable(translation, source):
         return Kept(False, f"{each}; not JAX, because of {why}")
     others = []

@@ -30,6 +30,7 @@ from batchnuts.bridges.stan.library import (
     without_prints,
 )
 from batchnuts.bridges.stan.mir import draws_numbers
+from batchnuts.bridges.stan.shapes import wrong_shape
 from batchnuts.bridges.versions import STAN
 from batchnuts.disk_cache.identity import digest_of
 from batchnuts.mcmc.model.data_argument import Remade
@@ -75,6 +76,9 @@ def from_stan(
         stan = compiled.stan
     except StanError as error:
         raise ModelError(f"Model {title!r}: {_refused(str(error), source, values)}.") from None
+    if (wrong := wrong_shape(mir, values)) is not None:
+        which, how = wrong
+        raise ModelError(f"Model {title!r}: its data {which!r}{_declared_in(which, source)} have {how}.")
     if not stan.dimension:
         raise ModelError(f"Model {title!r} has no parameters, so there is nothing to sample.")
     with without_prints():
@@ -154,6 +158,14 @@ def _source(
     return source, path.stem, [*(Path(folder) for folder in include_paths), path.resolve().parent]
 
 
+def _declared_in(name: str, source: str) -> str:
+    """The line of a program that declares a variable, in brackets; empty where none is found."""
+    for number, line in enumerate(source.splitlines(), 1):
+        if name and re.search(rf"\b{name}\b\s*[;=]", line):
+            return f" (declared in line {number})"
+    return ""
+
+
 def _refused(message: str, source: str, data: Mapping[str, Any]) -> str:
     """Why there is no model of a program and its data, with the line of what the message names, and what to do."""
     message = message.rstrip(".")
@@ -165,10 +177,7 @@ def _refused(message: str, source: str, data: Mapping[str, Any]) -> str:
         )
     named = re.search(r"variable name=(\w+)|data variable (\w+)|check: (\w+)|unknown int (\w+)", message)
     name = "" if named is None else next(filter(None, named.groups()))
-    declared = [
-        number for number, line in enumerate(source.splitlines(), 1) if name and re.search(rf"\b{name}\b\s*[;=]", line)
-    ]
-    where = f" (declared in line {declared[0]})" if declared else ""
+    where = _declared_in(name, source)
     if name and name not in data and "unknown" in message:
         unused = [given for given in data if not re.search(rf"\b{re.escape(given)}\b", source)]
         given = f"; given, and not in the program: {', '.join(unused)}" if unused else ""
