@@ -306,10 +306,10 @@ def _verdict(
         diagnostics = check.diagnostics
         size = "ess_bulk" if "ess_bulk" in diagnostics.columns else "ess_mean"
         content |= {
-            "worst_rhat": _named_value(diagnostics, diagnostics.deciding_rhat, check.worst_rhat, np.nanargmax),
+            "worst_rhat": _named_value(diagnostics, diagnostics.worst, check.worst_rhat),
             "rhat_limit": diagnostics.limit,
             "nested": diagnostics.nested is not None,
-            f"min_{size}": _named_value(diagnostics, diagnostics.columns[size], check.min_ess, np.nanargmin),
+            f"min_{size}": _named_value(diagnostics, _least(diagnostics.columns[size]), check.min_ess),
             "divergences": check.divergences,
             "stuck_chains": list(diagnostics.stuck),
             "late_chains": list(diagnostics.late),
@@ -318,11 +318,12 @@ def _verdict(
     return content
 
 
-def _named_value(
-    diagnostics: Diagnostics, values: NDArray[np.float64], value: float, index_of: Any
-) -> dict[str, Any] | None:
+def _least(values: NDArray[np.float64]) -> int | None:
+    return int(np.nanargmin(values)) if np.isfinite(values).any() else None
+
+
+def _named_value(diagnostics: Diagnostics, index: int | None, value: float) -> dict[str, Any] | None:
     """The number of the verdict and the coefficient that has it."""
     if np.isnan(value):
         return None
-    name = diagnostics.names[int(index_of(values))] if np.isfinite(values).any() else None
-    return {"name": name, "value": float(value)}
+    return {"name": None if index is None else diagnostics.names[index], "value": value}

@@ -288,6 +288,12 @@ MISTAKES: list[tuple[str, Any, str]] = [
     (SCHOOLS, 3, "its data are 3; expected a mapping"),
     ("data {} parameters {} model {}", None, "no parameters"),
     ("parameters { real x; } model { x ~ normall(0, 1); }", None, 'No function "normall_lpdf" was found'),
+    (
+        "parameters { real<lower=0> x; } model { x ~ gamma(2, 1); } generated quantities {\n real u = rayleigh_rng(x);\n"
+        "real v = beta_rng(x, 1) + rayleigh_rng(1);\n real w = pareto_rng(1, x); }",
+        None,
+        r"lacks .* rayleigh_rng, .*, in line 2, and pareto_rng, in line 4: write them .* \(docs/stan_model\.md",
+    ),
     ("parameters { matrix[2, 2] x; } model { target += trace(x); }", None, "lacks Stan's function trace, in line 1"),
     (3, None, "The Stan program is 3; expected the path"),
 ]
@@ -328,6 +334,22 @@ def test_parameters_have_their_names_in_what_is_said_of_a_position() -> None:
     assert repr(model) == "<Model 'stan' of 7 numbers, float64: s, b[2, 3]>"
     with pytest.raises(ModelError, match=re.escape("does not depend on 'b[1, 1]'")):
         batchnuts.sample_chains(model, chains=4, draws=10)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"groups": []}, set()),
+        ({"groups": ["log_likelihood"]}, {"log_likelihood"}),
+        ({}, {"log_likelihood", "posterior_predictive"}),
+    ],
+)
+def test_groups_may_be_left_out(settings: Any, expected: set[str]) -> None:
+    model = Model.from_stan(SCHOOLS, data=SCHOOLS_DATA)
+    result = batchnuts.sample_chains(model, chains=4, warmup=100, draws=5, **settings)
+    of_draws = {"log_likelihood", "posterior_predictive"}
+    assert {name for name in of_draws if hasattr(result, name)} == expected
+    assert "theta" in result.posterior
 
 
 def test_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from batchnuts.files.saving import save
 from batchnuts.mcmc.diagnostics.coefficient_parts import DiagnosticsError
 from batchnuts.mcmc.diagnostics.diagnose import diagnose
 from batchnuts.mcmc.diagnostics.kept_diagnostics import diagnostics_group
+from batchnuts.mcmc.diagnostics.verdict import judge
 from batchnuts.mcmc.model.model import Model, Variable
 from batchnuts.mcmc.output.datasets import to_arviz, to_datasets
 from batchnuts.mcmc.settings.run_settings import SamplerSettings
@@ -319,6 +320,16 @@ def test_draws_that_rounding_leaves_few_values_are_reported(offset: float, dtype
     assert ("mu lies so far from 0 that rounding leaves the draws few distinct values" in str(found)) is coarse
     assert any("rounded to few values: sample in float64" in line for line in found.advice) is coarse
     assert not (coarse and found.ok)
+
+
+def test_the_worst_of_several_limits_is_nearest_to_its_own() -> None:
+    drawn = diagnose(GOOD.position, MODEL.element_names())
+    limits = 1 + 3 * (drawn.rhat - 1) + 0.01
+    limits[3] = 1 + 2 * (drawn.rhat[3] - 1)
+    found = judge(replace(drawn, limits=limits))
+    assert drawn.rhat.argmax() != 3
+    assert found.worst_rhat == drawn.rhat[3]
+    assert f"worst {drawn.names[3]} = {found.worst_rhat:.4f}" in str(found)
 
 
 @pytest.mark.parametrize("count", [None, 4])

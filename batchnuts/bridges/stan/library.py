@@ -24,6 +24,18 @@ from batchnuts.process.signals import say
 
 _SUFFIX = {"darwin": "libstanli.dylib", "win32": "stanli.dll"}
 
+NOT_DRAWN = tuple(
+    f"{distribution}_rng"
+    for distribution in """
+    beta_neg_binomial beta_proportion dirichlet_multinomial discrete_range exp_mod_normal frechet hmm_latent
+    hypergeometric inv_chi_square inv_wishart inv_wishart_cholesky lkj_corr lkj_corr_cholesky loglogistic
+    multi_normal_prec multi_student_t multi_student_t_cholesky multinomial multinomial_logit neg_binomial
+    ordered_logistic ordered_probit pareto pareto_type_2 rayleigh scaled_inv_chi_square skew_double_exponential
+    skew_normal von_mises wishart wishart_cholesky
+    """.split()
+)
+"""Stan's functions of random numbers that stanli lacks, in the versions that were tried."""
+
 _Error = ctypes.POINTER(ctypes.c_char)
 
 

@@ -22,6 +22,7 @@ from batchnuts.bridges.stan.columns import Block, blocks_of, index_from_0
 from batchnuts.bridges.stan.data import StanData, read_data
 from batchnuts.bridges.stan.engines import ENGINES, Engine, choose, line_of
 from batchnuts.bridges.stan.library import (
+    NOT_DRAWN,
     StanError,
     StanModel,
     any_generator,
@@ -171,9 +172,12 @@ def _refused(message: str, source: str, data: Mapping[str, Any]) -> str:
     message = message.rstrip(".")
     if lacking := re.search(r"unsupported function (\w+)", message):
         where = ", for the arguments that generated quantities give it" if message.startswith("generated") else ""
+        others = [name for name in NOT_DRAWN if name != lacking[1] and line_of(source, name)]
+        also = "".join(f", and {name}{line_of(source, name)}" for name in others)
         return (
-            f"stanli {STAN.version()} lacks Stan's function {lacking[1]}{where}{line_of(source, lacking[1])}: write it "
-            "with other functions"
+            f"stanli {STAN.version()} lacks Stan's function {lacking[1]}{where}{line_of(source, lacking[1])}{also}: "
+            f"write {'them' if others else 'it'} with other functions"
+            + (" (docs/stan_model.md lists what it draws random numbers of)" if lacking[1].endswith("_rng") else "")
         )
     named = re.search(r"variable name=(\w+)|data variable (\w+)|check: (\w+)|unknown int (\w+)", message)
     name = "" if named is None else next(filter(None, named.groups()))

@@ -146,6 +146,11 @@ class Diagnostics:
             excess = excess / (self.limits - 1.0)
         return np.argsort(np.where(np.isnan(excess), -np.inf, -excess), kind="stable")
 
+    @property
+    def worst(self) -> int | None:
+        """The coefficient whose R-hat comes nearest to its limit, of those that have one; None where none has."""
+        return next((int(index) for index in self.worst_first() if np.isfinite(self.deciding_rhat[index])), None)
+
     def most_suspect_first(self) -> NDArray[np.intp]:
         """`worst_first`, after the coefficients in which stuck chains are furthest from the others."""
         worst, furthest = self.worst_first(), np.array(self.furthest, np.intp)

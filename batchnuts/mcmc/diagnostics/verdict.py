@@ -58,7 +58,8 @@ class Check:
     (late_chains.py), the bulk ESS is at least 400 on all coefficients, at most one draw in 500 diverged, at most one
     in 4 had its trajectory cut off at the maximum depth, and neither the log-density is rounded by more than 0.05
     (`Diagnostics.rounding`) nor draws to few values (`coarse`).
-    `worst_rhat` is of the R-hat that decides. It and `min_ess` are NaN where they cannot be computed (see Diagnostics).
+    `worst_rhat` is the R-hat that comes nearest to its limit, of those that decide: with few draws each coefficient has
+    a limit of its own, and another R-hat may be larger. It and `min_ess` are NaN where they cannot be computed (see Diagnostics).
     With fewer than 4 draws of each chain, `min_ess` is the number of chains where nested R-hat is below its limit:
     draws of different chains are independent then. `advice` is empty if all is well.
     """
@@ -243,11 +244,9 @@ def judge(diagnostics: Diagnostics, run: RunMade | None = None) -> Check:
     """The verdict that follows from diagnostics. run: None where nothing is known of it."""
     run = run or RunMade()
     ess = diagnostics.ess
-    rhat = diagnostics.deciding_rhat
     lowest = float(np.nanmin(ess)) if np.isfinite(ess).any() else float("nan")
     if diagnostics.draws < MINIMUM_DRAWS and diagnostics.nested is not None and diagnostics.converged:
         lowest = float(diagnostics.chains)
-    worst = float(np.nanmax(rhat)) if np.isfinite(rhat).any() else float("nan")
     rounded = diagnostics.rounding > ROUNDING_LIMIT
     diverged, cut = diagnostics.divergent_share > DIVERGENCE_SHARE, diagnostics.cut_share > CUT_SHARE
     return Check(
@@ -256,7 +255,7 @@ def judge(diagnostics: Diagnostics, run: RunMade | None = None) -> Check:
         ok=bool(diagnostics.converged)
         and lowest >= ESS_LIMIT
         and not (diverged or cut or rounded or diagnostics.coarse),
-        worst_rhat=worst,
+        worst_rhat=float("nan") if diagnostics.worst is None else float(diagnostics.deciding_rhat[diagnostics.worst]),
         min_ess=lowest,
         divergences=diagnostics.divergences,
         advice=tuple(_advice(diagnostics, run, lowest)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,12 +46,9 @@ class Content:
 
     def computed(self, model: Model) -> Model:
         """The model with those of its functions alone whose groups are saved."""
-        left_out: dict[str, Any] = {
-            function: None
-            for group, function in FUNCTION_OF_GROUP.items()
-            if self.groups is not None and group not in self.groups and getattr(model, function) is not None
-        }
-        return replace(model, **left_out) if left_out else model
+        if self.groups is None:
+            return model
+        return model.without([role for group, role in FUNCTION_OF_GROUP.items() if group not in self.groups])
 
     def has(self, name: str) -> bool:
         """Whether a variable is saved."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -66,7 +66,7 @@ class OfDraw:
 
     function: Callable[..., Mapping[str, Mapping[str, Any]]]
     roles: frozenset[str]
-    """Of "generated", "log_likelihood" and "predictive"."""
+    """Of "generated", "log_likelihood" and "predictive": those that are used of its results."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -268,6 +268,15 @@ class Model(FromLibraries):
     def gives(self, role: str) -> bool:
         """Whether a draw gives anything in a role: "generated", "log_likelihood" or "predictive"."""
         return getattr(self, role) is not None or (self.of_draw is not None and role in self.of_draw.roles)
+
+    def without(self, roles: Collection[str]) -> Model:
+        """The model whose draws give nothing in these roles; "prior": nor anything of the prior."""
+        if not any(map(self.gives, roles)) and not ("prior" in roles and self.prior is not None):
+            return self
+        functions: dict[str, Any] = dict.fromkeys(roles)
+        if self.of_draw is not None:
+            functions["of_draw"] = replace(self.of_draw, roles=self.of_draw.roles.difference(roles))
+        return replace(self, **functions)
 
     @property
     def is_real(self) -> bool:

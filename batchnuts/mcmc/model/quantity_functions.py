@@ -30,7 +30,7 @@ def _of_draw(model: Model) -> Callable[..., Any]:
         data = model.data_argument(*leaves)
         if model.of_draw is not None:
             at_once = model.of_draw.function(position, key, *data)
-            return {role: dict(sorted(arrays.items())) for role, arrays in at_once.items()}
+            return {role: dict(sorted(at_once[role].items())) for role in OF_DRAWS if role in model.of_draw.roles}
         values = model.constrain(position)
         inputs: dict[str, tuple[Any, ...]] = dict.fromkeys(OF_DRAWS, (values, *data))
         inputs["predictive"] = (values, _as_seed(key, library), *data)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib.util import find_spec
 from itertools import compress
 from pathlib import Path
@@ -213,7 +212,7 @@ class SummaryRun(Stream):
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(f"Cannot write {self.folder}: {error.strerror or error}; no draws were made.") from error
-        of_draws = replace(self.model, log_likelihood=None, predictive=None)  # as large as draws
+        of_draws = self.model.without(("log_likelihood", "predictive"))  # as large as draws
         layout = Layout(of_draws, self.content, self.execution, self.sampler.seed)
         sink = SummarySink(layout, self.sampler.max_tree_depth, transitions, self.folder)
         rows = saved_rows(self.folder) or rows_of_block(like, chains, transitions)
