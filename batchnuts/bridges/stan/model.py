@@ -71,15 +71,17 @@ def from_stan(
         mir = compile_program(source, folders)
     except StanError as error:
         message = str(error).replace("in 'string'", "in the program" if folders == [] else f"in {title}.stan")
+        if "Could not find include file" in message:
+            message = f"{message.rstrip()}\nSet include_paths to a list of the folders that have it."
         raise ModelError(f"Model {title!r}: Stan's compiler says:\n{message}") from None
+    if (wrong := wrong_shape(mir, values)) is not None:
+        which, how = wrong
+        raise ModelError(f"Model {title!r}: its data {which!r}{_declared_in(which, source)} have {how}.")
     compiled = Compiled(mir, values, digest_of("stan", build_id(), mir, json.dumps(values))[:32])
     try:
         stan = compiled.stan
     except StanError as error:
         raise ModelError(f"Model {title!r}: {_refused(str(error), source, values)}.") from None
-    if (wrong := wrong_shape(mir, values)) is not None:
-        which, how = wrong
-        raise ModelError(f"Model {title!r}: its data {which!r}{_declared_in(which, source)} have {how}.")
     if not stan.dimension:
         raise ModelError(f"Model {title!r} has no parameters, so there is nothing to sample.")
     with without_prints():
@@ -169,7 +171,10 @@ def _declared_in(name: str, source: str) -> str:
 
 def _refused(message: str, source: str, data: Mapping[str, Any]) -> str:
     """Why there is no model of a program and its data, with the line of what the message names, and what to do."""
-    message = message.rstrip(".")
+    message = re.sub(r"^stanli \w[\w ]*: ", "", message.rstrip("."))  # which of its stages has failed
+    if kind := re.search(r"unsupported sized type S(Tuple|Complex)|unsupported function FnMake(Tuple)", message):
+        numbers = "tuples" if "Tuple" in kind.groups() else "complex numbers"
+        return f"stanli {STAN.version()} lacks {numbers}: declare variables of real numbers"
     if lacking := re.search(r"unsupported function (\w+)", message):
         where = ", for the arguments that generated quantities give it" if message.startswith("generated") else ""
         others = [name for name in NOT_DRAWN if name != lacking[1] and line_of(source, name)]
@@ -179,7 +184,7 @@ def _refused(message: str, source: str, data: Mapping[str, Any]) -> str:
             f"write {'them' if others else 'it'} with other functions"
             + (" (docs/stan_model.md lists what it draws random numbers of)" if lacking[1].endswith("_rng") else "")
         )
-    named = re.search(r"variable name=(\w+)|data variable (\w+)|check: (\w+)|unknown int (\w+)", message)
+    named = re.search(r"variable name=(\w+)|data variable (\w+)|^(\w+) is |unknown int (\w+)", message)
     name = "" if named is None else next(filter(None, named.groups()))
     where = _declared_in(name, source)
     if name and name not in data and "unknown" in message:

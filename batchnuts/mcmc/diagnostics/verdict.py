@@ -59,7 +59,8 @@ class Check:
     in 4 had its trajectory cut off at the maximum depth, and neither the log-density is rounded by more than 0.05
     (`Diagnostics.rounding`) nor draws to few values (`coarse`).
     `worst_rhat` is the R-hat that comes nearest to its limit, of those that decide: with few draws each coefficient has
-    a limit of its own, and another R-hat may be larger. It and `min_ess` are NaN where they cannot be computed (see Diagnostics).
+    a limit of its own, and another R-hat may be larger. It and `min_ess` are NaN where they cannot be computed (see
+    Diagnostics).
     With fewer than 4 draws of each chain, `min_ess` is the number of chains where nested R-hat is below its limit:
     draws of different chains are independent then. `advice` is empty if all is well.
     """

@@ -29,7 +29,7 @@ def arrays_by_name(
             raise SupportError(f"{name!r} is not an array of real numbers") from None
         lead = array.ndim - len(shape)
         if lead < 0 or array.shape[lead:] != shape:
-            raise SupportError(f"{name!r} has shape {array.shape}; expected it to end with {shape}")
+            raise SupportError(f"{name!r} has shape {array.shape}; expected {shape}, or several of these")
         leads.add(array.shape[:lead])
     if len(leads) > 1:
         raise SupportError(f"the values have leading axes {sorted(leads)}; expected the same for all")

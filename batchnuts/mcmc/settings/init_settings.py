@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from batchnuts.mcmc.settings.plain_values import as_lists, of_json
-from batchnuts.settings.schema import Settings
+from batchnuts.settings.schema import Settings, in_words, nearest, shown
 
 InitMethod = Literal["auto", "uniform", "prior", "values", "run", "pathfinder"]
 """How chains may start (starts/methods.py)."""
@@ -43,6 +44,8 @@ class InitSettings(Settings):
     @classmethod
     def _plain(cls, values: Any) -> Any:
         """Arrays of any library as lists, and what a file holds: settings are saved with a run."""
+        if isinstance(values, list | tuple):
+            raise ValueError(_one_mapping(values))
         return of_json(values) if isinstance(values, str | os.PathLike) else as_lists(values)
 
     @model_validator(mode="after")
@@ -56,3 +59,36 @@ class InitSettings(Settings):
             if not given and self.method == name:
                 raise ValueError(f"method is {name}, but {name} is not given")
         return self
+
+
+def settings_of_init(init: Any) -> Mapping[str, Any]:
+    """The keys of InitSettings that `sampler.init` means. Raises ValueError, with what to write in place of what other
+    libraries take."""
+    fields = InitSettings.model_fields
+    expected = f"expected a method, or a mapping with keys among {', '.join(fields)}"
+    if isinstance(init, Mapping):
+        if init and not any(name in fields or nearest(name, fields) for name in map(str, init)):
+            name = next(iter(init))
+            raise ValueError(f'found {shown(init)}; {expected}. Initial values are {{"values": {{"{name}": ...}}}}')
+        return init
+    if isinstance(init, os.PathLike) or (isinstance(init, str) and init.endswith((".json", ".nc", ".zarr"))):
+        path = os.fspath(init)
+        key = "values" if path.endswith(".json") else "run"
+        raise ValueError(f'found {shown(init)}; {expected}. A file is {{"{key}": "{path}"}}')
+    if isinstance(init, str):
+        return {"method": init}
+    if isinstance(init, list | tuple):
+        raise ValueError(_one_mapping(init))
+    hint = ""
+    if isinstance(init, int | float) and not isinstance(init, bool):
+        hint = f'. Starts within (-x, x) are {{"radius": x}}{", with 1e-6 as good as 0" if not init else ""}'
+    raise ValueError(f"found {shown(init)}; {expected}{hint}")
+
+
+def _one_mapping(values: Any) -> str:
+    """What is wrong with a list that has the initial values of each chain."""
+    mappings = [each for each in values if isinstance(each, Mapping)]
+    found = f"found a list of {in_words(len(mappings), 'mapping')}" if mappings else f"found {shown(values)}"
+    name = next((name for mapping in mappings for name in mapping), "x")
+    form = f'{{"values": {{"{name}": [...]}}}}'
+    return f"{found}; expected one mapping, with a list of several initial values for each variable: {form}"

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_v
 from batchnuts.autobatch.machine import engine_infos
 from batchnuts.disk_cache.folder import problem_with
 from batchnuts.mcmc.settings.cluster_settings import LOCAL, ClusterSettings, is_address
-from batchnuts.mcmc.settings.init_settings import InitSettings
+from batchnuts.mcmc.settings.init_settings import InitSettings, settings_of_init
 from batchnuts.mcmc.settings.metric_kinds import METRIC_KINDS
 from batchnuts.mcmc.settings.plain_values import as_pythons
 from batchnuts.mcmc.settings.until import CONDITIONS, Until
@@ -285,12 +285,7 @@ class SamplerSettings(Settings):
     @field_validator("init", mode="before")
     @classmethod
     def _its_method(cls, init: Any) -> Any:
-        if isinstance(init, InitSettings | Mapping):
-            return init
-        if not isinstance(init, str):
-            keys = ", ".join(InitSettings.model_fields)
-            raise ValueError(f"found {shown(init)}; expected a method, or a mapping with keys among {keys}")
-        return {"method": init}
+        return init if isinstance(init, InitSettings) else settings_of_init(init)
 
     @field_validator("superchains")
     @classmethod
