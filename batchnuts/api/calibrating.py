@@ -30,7 +30,7 @@ def sbc(
 ) -> Calibration:
     """Simulation-based calibration: draw parameters from the prior, simulate data, fit them, and rank the parameters.
 
-    model: whose functions take data (`Model.from_function(f, variables=..., data=example)`).
+    model: whose functions take data (`Model.from_function(f, variables=..., data=example)`), or of another library.
     simulate: a function of a `numpy.random.Generator` to a pair: a dict of parameters by name, drawn from the prior of
         the model, and data that were simulated with them. None: by the model's functions `prior` and `predictive`, in
         place of `observed_data`.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.api.options import Options, with_options
-from batchnuts.many.data_sets import require_model, require_own_data
+from batchnuts.many.data_sets import example_of, require_model
 from batchnuts.many.fit import HELD_OUT
 from batchnuts.many.held_out import CrossValidation, cross_validated, folds_of, pointwise_of, rows_of, without
 from batchnuts.many.progress import Report
@@ -42,10 +42,12 @@ def cross_validate(
 ) -> CrossValidation:
     """Exact cross-validation: fit the model without each fold, and judge it by what it says of the fold.
 
-    model: whose functions take data, a dict, with a function `log_likelihood` of values and data.
+    model: whose functions take data, a dict, with a function `log_likelihood` of values and data; or of another
+        library, with a log-likelihood of each observation, whose variables do not depend on how many there are.
     folds: a number of random folds; as many as there are observations for leave-one-out; a label for each observation,
         whose groups are the folds; or a list of the observations of each.
-    rows: entries of the data with a row for each observation; None: all that are as long as the observed data.
+    rows: entries of the data with a row for each observation; None: all that are as long as the observed data, or in
+        Stan all that are declared with the same length.
     path, resume, replace_store, processes, progress: as of `sample_many`.
 
     The other keywords are those of `sample_chains`, for each fit; by default 4 chains and 1,000 draws of each.
@@ -53,7 +55,7 @@ def cross_validate(
     Returns a CrossValidation: `elpd`, `se`, `pointwise`, and the fits. Raises ModelError for a model or folds that do
     not fit.
     """
-    require_own_data(require_model("cross_validate", model))
+    example_of(require_model("cross_validate", model))
     of_fits = fit_settings(model, settings, frozenset({HELD_OUT}), ("log_likelihood",))
     parts, names = folds_of(model, folds, rows, of_fits.sampler.seed)
     run = ManyRun(
@@ -96,7 +98,7 @@ def reloo(
     """
     import arviz
 
-    require_own_data(require_model("reloo", model))
+    example_of(require_model("reloo", model))
     if not 0 < threshold < 10:
         raise SettingsError(f"threshold: found {threshold!r}; expected a Pareto shape, as 0.7.")
     with warnings.catch_warnings():

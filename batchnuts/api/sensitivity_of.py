@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from batchnuts.api.options import Options, with_options
-from batchnuts.many.data_sets import require_model, require_own_data
+from batchnuts.many.data_sets import example_of, require_model
 from batchnuts.many.fit import DRAWS
 from batchnuts.many.progress import Report
 from batchnuts.many.run import ManyRun, fit_settings
@@ -33,7 +33,7 @@ def sensitivity(
     Returns a Sensitivity: a table of means, standard deviations and shifts, and all fits. Raises ModelError for entries
     that the data do not have.
     """
-    require_own_data(require_model("sensitivity", model))
+    example_of(require_model("sensitivity", model))
     of_fits = fit_settings(model, settings, frozenset({DRAWS, "mean", "sd"}), ())
     sets = priors_of(model, priors)
     return Sensitivity(ManyRun(of_fits, processes=processes, progress=progress).of_sets(sets, len(sets)))

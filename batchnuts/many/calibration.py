@@ -7,7 +7,7 @@ leave each parameter's marginal as it is (Modrak et al. 2023, arXiv:2211.02383).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,9 @@ from batchnuts.many.data_sets import DataSet, example_of
 from batchnuts.many.fit import LEVELS, RANKS
 from batchnuts.many.result import ManyResult
 from batchnuts.many.uniformity import Uniformity
+from batchnuts.mcmc.model.library_choice import density_library_for
 from batchnuts.mcmc.model.model import Model, ModelError
-from batchnuts.mcmc.model.quantities import Quantities
+from batchnuts.mcmc.model.quantities import Quantities, generated_shapes
 from batchnuts.mcmc.settings.run_settings import ExecutionSettings
 from batchnuts.settings.schema import in_words, nearest, shown
 
@@ -48,11 +49,17 @@ def simulations(
     model: Model, simulate: Simulate | None, execution: ExecutionSettings, fits: int, seed: int
 ) -> Iterator[DataSet]:
     """Data sets with their true parameters: by a function, or by the model's own where that is None."""
-    return by_prior(model, execution, fits, seed) if simulate is None else simulated(model, simulate, fits, seed)
+    if simulate is None:
+        return by_prior(model, execution, fits, seed)
+    return simulated(model, simulate, execution, fits, seed)
 
 
-def simulated(model: Model, simulate: Simulate, fits: int, seed: int) -> Iterator[DataSet]:
+def simulated(
+    model: Model, simulate: Simulate, execution: ExecutionSettings, fits: int, seed: int
+) -> Iterator[DataSet]:
     """Data sets with their true parameters. Raises ModelError for what a function gives that does not fit the model."""
+    shapes = model.value_shapes if model.reports_variables or model.parameters is not None else {}
+    derived = generated_shapes(model, density_library_for(model, execution.backend)) if model.gives("generated") else {}
     for number in range(fits):
         made = simulate(np.random.default_rng([_SIMULATIONS, seed, number]))
         if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[0], Mapping):
@@ -61,16 +68,18 @@ def simulated(model: Model, simulate: Simulate, fits: int, seed: int) -> Iterato
                 "the model takes them."
             )
         parameters, data = made
-        yield DataSet(number, number, data, truth=_checked(model, parameters))
+        yield DataSet(number, number, data, truth=_checked(model, parameters, shapes, derived))
 
 
-def _checked(model: Model, parameters: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    shapes = model.value_shapes if model.reports_variables or model.parameters is not None else {}
+def _checked(
+    model: Model, parameters: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], derived: Iterable[str]
+) -> dict[str, NDArray[Any]]:
+    """The true parameters as arrays. shapes, derived: of the model's parameters, names of its generated quantities."""
     found = {}
     for name, value in parameters.items():
         array = np.asarray(value)
-        if name not in shapes and not model.gives("generated"):
-            hint = nearest(str(name), shapes) or f"; they are {', '.join(shapes)}."
+        if name not in (known := dict.fromkeys([*shapes, *derived])):
+            hint = nearest(str(name), known) or f"; they are {', '.join(known)}."
             raise ModelError(f"simulate returned {name!r}, which is no parameter of the model{hint}")
         if name in shapes and array.shape != shapes[name]:
             raise ModelError(f"simulate returned {name!r} of shape {array.shape}; the model has {shapes[name]}.")
@@ -83,7 +92,10 @@ def _checked(model: Model, parameters: Mapping[str, Any]) -> dict[str, NDArray[A
 
 
 def by_prior(model: Model, execution: ExecutionSettings, fits: int, seed: int) -> Iterator[DataSet]:
-    """The same by the model's own functions `prior` and `predictive`; the rest of the data is the model's own."""
+    """The same by the model's own functions `prior` and `predictive`; the rest of the data is the model's own.
+
+    Parameters of another library's model are among its generated quantities; those that data decide are not ranked.
+    """
     example = example_of(model)
     observed = [name for name in model.observed_data if isinstance(example, dict) and name in example]
     if model.prior is None or model.predictive is None or not observed:
@@ -97,6 +109,8 @@ def by_prior(model: Model, execution: ExecutionSettings, fits: int, seed: int) -
     for name in observed:
         if name not in predicted:
             raise ModelError(f"Model {model.name!r}: its function predictive gives no {name!r}, which it observes.")
+    if not model.reports_variables:
+        values = {name: values for name, values in computed["generated"].items() if name not in model.of_data}
     for number in range(fits):
         data = {**example, **{name: predicted[name][number] for name in observed}}
         yield DataSet(number, number, data, truth={name: array[number] for name, array in values.items()})

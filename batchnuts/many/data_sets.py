@@ -128,18 +128,6 @@ def require_model(caller: str, model: Any) -> Model:
     return model
 
 
-def require_own_data(model: Model) -> Any:
-    """The data of a model whose functions take them. Raises ModelError."""
-    if model.data is None and model.remade is not None:
-        raise ModelError(
-            f"Model {model.name!r}: this is not for models of other libraries yet, whose data are their own; expected "
-            "one of Model.from_function(..., data=...), whose functions take data as their last argument."
-        )
-    if model.data is None:
-        raise ModelError(f"Model {model.name!r}: its functions take no data; make it with data=..., its data.")
-    return model.data
-
-
 def example_of(model: Model) -> Any:
     """The data that a model was made with. Raises ModelError for a model that cannot have others."""
     if model.data is not None:

@@ -199,7 +199,7 @@ class Fitter:
         if RANKS in keep:
             summaries[RANKS] = self._ranks(data_set, groups, prepared, layout.model)
         if HELD_OUT in keep:
-            summaries[HELD_OUT] = self._held_out(data_set, draws, prepared)
+            summaries[HELD_OUT] = self._held_out(data_set, draws, prepared, layout.model)
         kept = {name: groups[name] for name in GROUPS if name in groups} if DRAWS in keep else {}
         labels = {
             dim: named.values
@@ -230,13 +230,18 @@ class Fitter:
             found[LOG_DENSITY] = (), rank_of(draws, log_density[0])
         return found
 
-    def _held_out(self, data_set: DataSet, draws: Draws, prepared: PreparedModel) -> dict[str, Named]:
+    def _held_out(self, data_set: DataSet, draws: Draws, prepared: PreparedModel, fitted: Model) -> dict[str, Named]:
         """The log of the mean likelihood of each observation that the fit has not seen, over its draws."""
         model = self._with_data(data_set.held_out)
+        model = model.without({"predictive", "prior", *(["generated"] if model.reports_variables else [])})
+        if not model.value_shapes == fitted.value_shapes == self.settings.model.value_shapes:
+            raise ModelError(
+                "its variables have other shapes without the observations that are left out; cross-validation needs "
+                "variables that do not depend on the number of observations."
+            )
         types = types_of(model.data)
-        if types not in self._held_out_quantities:
-            computed = replace(model, generated=None, predictive=None, prior=None)
-            self._held_out_quantities[types] = Quantities(computed, prepared.execution, 0, checked=False)
+        if types not in self._held_out_quantities or model.data is None:  # data of its own are in the program
+            self._held_out_quantities[types] = Quantities(model, prepared.execution, 0, checked=False)
         quantities = self._held_out_quantities[types].of_other(model, 0)
         position = draws.rectangle(draws.position)
         log_likelihood = quantities.of_posterior(position.reshape(-1, position.shape[2]))["log_likelihood"]

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.many.data_sets import DataSet
+from batchnuts.many.data_sets import DataSet, example_of
 from batchnuts.many.fit import HELD_OUT
 from batchnuts.many.result import ManyResult
 from batchnuts.many.run import ManyRun
 from batchnuts.mcmc.model.model import Model, ModelError
-from batchnuts.settings.schema import nearest, shown
+from batchnuts.settings.schema import in_words, nearest, shown
 
 Folds = Sequence[NDArray[np.int64]]
 """The observations of each fold."""
@@ -56,18 +56,25 @@ def folds_of(model: Model, folds: Any, rows: Sequence[str] | None, seed: int) ->
 
 def rows_of(model: Model, rows: Sequence[str] | None) -> tuple[list[str], int]:
     """The entries of the data with a row for each observation, and the number of observations. Raises ModelError."""
-    owner = f"Model {model.name!r}"
-    if not isinstance(model.data, dict) or not model.gives("log_likelihood"):
+    owner, data = f"Model {model.name!r}", example_of(model)
+    if not isinstance(data, dict):
+        raise ModelError(f"{owner}: cross-validation needs data that are a dict.")
+    if not model.gives("log_likelihood"):
         raise ModelError(
-            f"{owner}: cross-validation needs data that are a dict, and the function log_likelihood of values and data."
+            f"{owner}: cross-validation needs a log-likelihood of each observation: the function log_likelihood of "
+            "values and data; in Stan, log_lik among the generated quantities."
         )
-    data: Mapping[str, Any] = model.data
     observed = [name for name in model.observed_data if name in data and np.ndim(data[name])]
     if rows is None:
-        if not observed:
+        lengths_of = _lengths(model)
+        declared = {lengths_of[name] for name in observed or lengths_of if name in lengths_of}
+        if len(declared) == 1:
+            rows = [name for name in lengths_of if lengths_of[name] in declared]
+        elif not observed:
             raise ModelError(f"{owner}: it has no observed_data among its data; name them, or give rows.")
-        count = len(data[observed[0]])
-        return [name for name, array in data.items() if np.shape(array)[:1] == (count,)], count
+        else:
+            count = len(data[observed[0]])
+            return [name for name, array in data.items() if np.shape(array)[:1] == (count,)], count
     for name in rows:
         if name not in data or not np.ndim(data[name]):
             raise ModelError(f"rows: found {name!r}, which is no array of the data{nearest(str(name), data) or '.'}")
@@ -79,14 +86,22 @@ def rows_of(model: Model, rows: Sequence[str] | None) -> tuple[list[str], int]:
 
 def without(model: Model, folds: Folds, names: Sequence[str], labels: Sequence[Any] | None = None) -> Iterator[DataSet]:
     """For each fold the data without it, and those of it."""
+    data, lengths = example_of(model), _lengths(model)
+    declared = {lengths[name] for name in names if name in lengths}
 
     def one(part: NDArray[np.int64], inside: bool) -> dict[str, Any]:
-        chosen = np.isin(np.arange(len(model.data[names[0]])), part) == inside
-        return {name: array[chosen] if name in names else array for name, array in model.data.items()}
+        chosen = np.isin(np.arange(len(data[names[0]])), part) == inside
+        rows = {name: np.asarray(data[name])[chosen] for name in names}
+        return {**data, **rows, **dict.fromkeys(declared, int(chosen.sum()))}
 
     for number, part in enumerate(folds):
         label = number if labels is None else labels[number]
         yield DataSet(number, label, one(part, False), held_out=one(part, True))
+
+
+def _lengths(model: Model) -> Mapping[str, str]:
+    """Of a model of another library, which data are the lengths of others."""
+    return {} if model.remade is None else model.remade.lengths
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,15 +142,25 @@ class CrossValidation:
 def cross_validated(run: ManyRun, model: Model, folds: Folds, names: Sequence[str]) -> CrossValidation:
     """The result of a run without each of some folds (`folds_of`)."""
     fits = run.of_sets(without(model, folds, names), len(folds))
-    return CrossValidation(fits, folds, pointwise_of(fits, folds, len(model.data[names[0]])))
+    return CrossValidation(fits, folds, pointwise_of(fits, folds, len(example_of(model)[names[0]])))
 
 
 def pointwise_of(fits: ManyResult, folds: Folds, count: int) -> NDArray[np.float64]:
-    """[observations]: what the fit without each says of it; NaN where it has failed."""
+    """[observations]: what the fit without each says of it; NaN where it has failed.
+
+    Raises ModelError where a log-likelihood is of other observations than those that the fit has not seen.
+    """
     found = np.full(count, np.nan)
     for number, part in enumerate(folds):
         if number not in fits.rows or fits.rows[number].failed:
             continue
         kept = fits.fits.get(number).summaries[HELD_OUT]
+        for name, (_, values) in kept.items():
+            if values.shape[:1] != part.shape and values.shape != part.shape[1:]:
+                raise ModelError(
+                    f"log_likelihood[{name!r}] has shape {values.shape} for {in_words(len(part), 'observation')} that "
+                    "a fit has not seen; expected a first axis of these. Name all data that have a row for each in "
+                    "`rows`, and let no other number of the model depend on how many there are."
+                )
         found[part] = sum(values.reshape(len(part), -1).sum(axis=1) for _, values in kept.values())
     return found

@@ -103,7 +103,8 @@ class ManyResult:
         rest = len(self) - ok - failed
         parts = [f"{ok:,} ok"] + ([f"{rest:,} not ok"] if rest else []) + ([f"{failed:,} failed"] if failed else [])
         head = f"{len(self):,} fits{', interrupted' if self.interrupted else ''}: {', '.join(parts)}"
-        return "\n".join([head, *self.notes])
+        first = [f"First failed, {label!r}: {why}" for label, why in self.failed.items()][:1]
+        return "\n".join([head, *first, *self.notes])
 
     # ---- all fits side by side ---------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from batchnuts.many.data_sets import DataSet
+from batchnuts.many.data_sets import DataSet, example_of
 from batchnuts.many.result import ManyResult
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.settings.schema import nearest, shown
@@ -25,13 +25,14 @@ def priors_of(model: Model, priors: Any) -> list[DataSet]:
     priors: a mapping of names of the data to several values, of which all combinations are taken; or a list of mappings
     of names to a value. Raises ModelError.
     """
-    if not isinstance(model.data, dict):
+    data = example_of(model)
+    if not isinstance(data, dict):
         raise ModelError(
             f"Model {model.name!r}: its data are no dict, which the numbers of a prior would be entries of."
         )
     if isinstance(priors, Mapping):
         for name, values in priors.items():
-            if isinstance(values, (str, bytes)) or np.ndim(values) == np.ndim(model.data.get(name, 0)):
+            if isinstance(values, (str, bytes)) or np.ndim(values) == np.ndim(data.get(name, 0)):
                 raise ModelError(f"priors.{name}: found {shown(values)}; expected a list of values.")
         chosen = [dict(zip(priors, values, strict=True)) for values in itertools.product(*priors.values())]
     elif isinstance(priors, Sequence) and not isinstance(priors, (str, bytes)) and priors:
@@ -40,17 +41,15 @@ def priors_of(model: Model, priors: Any) -> list[DataSet]:
         raise ModelError(f"priors: found {shown(priors)}; expected values by name, or a list of mappings.")
     for prior in chosen:
         for name in prior:
-            if name not in model.data:
-                raise ModelError(
-                    f"priors: {name!r} is no entry of the model's data{nearest(str(name), model.data) or '.'}"
-                )
-    sets = [DataSet(0, "own", model.data)]
+            if name not in data:
+                raise ModelError(f"priors: {name!r} is no entry of the model's data{nearest(str(name), data) or '.'}")
+    sets = [DataSet(0, "own", data)]
     labels: set[str] = {"own"}
     for number, prior in enumerate(chosen, 1):
         label = ", ".join(f"{name}={_short(value)}" for name, value in prior.items())
         label = label if label not in labels else f"{label} ({number})"
         labels.add(label)
-        sets.append(DataSet(number, label, {**model.data, **prior}))
+        sets.append(DataSet(number, label, {**data, **prior}))
     return sets
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from typing import Any
 
@@ -13,7 +12,6 @@ from scipy import stats
 
 import batchnuts
 from batchnuts.many.run import ManyRun
-from batchnuts.mcmc.model.data_argument import Remade
 from batchnuts.mcmc.model.model import Model, ModelError
 
 Y = np.array([0.3, 1.2, -0.5, 2.1, 0.8, 1.5, 8.0, 0.1])
@@ -65,13 +63,92 @@ def test_wrong_folds_are_refused(folds: Any, message: str) -> None:
 
 
 def test_models_that_cannot_be_cross_validated_are_refused() -> None:
-    with pytest.raises(ModelError, match="cross-validation needs data that are a dict, and the function"):
+    with pytest.raises(ModelError, match="cross-validation needs a log-likelihood of each observation: the function"):
         batchnuts.cross_validate(schools_model())
     with pytest.raises(ModelError, match="rows: found 'z', which is no array of the data"):
         batchnuts.cross_validate(model_of_y(), rows=["z"])
-    bridged = dataclasses.replace(mean_model(), data=None, remade=Remade({"y": np.ones(1)}, lambda data: None))
-    with pytest.raises(ModelError, match="not for models of other libraries yet, whose data are their own; expected"):
-        batchnuts.cross_validate(bridged)
+    with pytest.raises(ModelError, match="its functions take no data; make it with data="):
+        batchnuts.cross_validate(batchnuts.Model.from_function(lambda x: -0.5 * x * x, variables={"x": []}))
+
+
+STAN = """
+data { int n; int m; vector[n] y; vector[m] unused; }
+parameters { real mu; }
+model { mu ~ normal(0, 1); y ~ normal(mu, 1); }
+generated quantities { vector[n] log_lik; for (i in 1:n) log_lik[i] = normal_lpdf(y[i] | mu, 1); }
+"""
+
+
+def of_stan(_: Any) -> Model:
+    return Model.from_stan(STAN, data={"n": 8, "m": 8, "y": Y, "unused": np.zeros(8)}, name="mean")
+
+
+def of_numpyro(numpyro: Any) -> Model:
+    def mean(y: Any = None) -> None:
+        mu = numpyro.sample("mu", numpyro.distributions.Normal(0, 1))
+        with numpyro.plate("rows", len(y)):
+            numpyro.sample("y", numpyro.distributions.Normal(mu, 1), obs=y)
+
+    return Model.from_numpyro(mean, y=Y, dtype="float64")
+
+
+def of_pymc(pymc: Any) -> Model:
+    with pymc.Model() as mean:
+        mu = pymc.Normal("mu", 0, 1)
+        pymc.Normal("likelihood", mu, 1, observed=pymc.Data("y", Y))
+    return Model.from_pymc(mean)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "rows"), [("stanli", of_stan, ["y"]), ("numpyro", of_numpyro, None), ("pymc", of_pymc, ["y"])]
+)
+def test_models_of_other_libraries(name: str, make: Any, rows: Any) -> None:
+    model, parts = make(pytest.importorskip(name)), [[0, 1, 2, 3], [4, 5, 6, 7]]
+    result = batchnuts.cross_validate(model, folds=parts, rows=rows, processes=1, draws=1000)
+    np.testing.assert_allclose(result.pointwise, exact_elpd(parts), 0.03, 0.15)
+
+
+def test_sensitivity_of_a_stan_program() -> None:
+    pytest.importorskip("stanli")
+    program = STAN.replace("int m;", "int m; real<lower=0> scale;").replace("normal(0, 1)", "normal(0, scale)")
+    data = {"n": 8, "m": 1, "y": Y, "unused": [0.0], "scale": 1.0}
+    table = batchnuts.sensitivity(Model.from_stan(program, data=data), {"scale": [0.1]}, processes=1, draws=500).table
+    exact = {"own": Y.sum() / 9, "scale=0.1": Y.sum() / 108}
+    for label, mean in exact.items():
+        assert table.loc[(label, "mu"), "mean"] == pytest.approx(mean, abs=0.05)
+
+
+def test_rows_of_a_stan_program_are_those_of_one_length() -> None:
+    pytest.importorskip("stanli")
+    with pytest.raises(ModelError, match="it has no observed_data among its data; name them, or give rows"):
+        batchnuts.cross_validate(of_stan(None), processes=1)
+    alone = STAN.replace("int m; ", "").replace("vector[m] unused; ", "")
+    model = Model.from_stan(alone, data={"n": 8, "y": Y})
+    loo = batchnuts.cross_validate(model, folds=8, processes=1, draws=500)
+    np.testing.assert_allclose(loo.pointwise, exact_elpd([[i] for i in range(8)]), 0.04, 0.2)
+
+
+def test_variables_that_depend_on_the_observations_are_refused() -> None:
+    numpyro = pytest.importorskip("numpyro")
+
+    def each(y: Any = None) -> None:
+        with numpyro.plate("rows", len(y)):
+            mu = numpyro.sample("mu", numpyro.distributions.Normal(0, 1))
+            numpyro.sample("y", numpyro.distributions.Normal(mu, 1), obs=y)
+
+    result = batchnuts.cross_validate(Model.from_numpyro(each, y=Y), folds=2, rows=["y"], processes=1, draws=50)
+    assert len(result.fits.failed) == 2
+    assert "needs variables that do not depend on" in next(iter(result.fits.failed.values()))
+
+
+def test_a_log_likelihood_of_other_observations_is_refused() -> None:
+    pytest.importorskip("stanli")
+    whole = STAN.replace("vector[n] log_lik; for (i in 1:n)", "vector[m] log_lik; for (i in 1:m)").replace(
+        "lpdf(y[i]", "lpdf(unused[i]"
+    )
+    model = Model.from_stan(whole, data={"n": 8, "m": 8, "y": Y, "unused": np.zeros(8)})
+    with pytest.raises(ModelError, match=r"log_likelihood\['log_lik'\] has shape \(8,\) for 4 observations that a fit"):
+        batchnuts.cross_validate(model, folds=2, rows=["y"], processes=1, draws=50)
 
 
 def test_reloo_refits_the_observations_of_bad_shapes() -> None:

@@ -31,7 +31,7 @@ from batchnuts.bridges.stan.library import (
     without_prints,
 )
 from batchnuts.bridges.stan.mir import draws_numbers
-from batchnuts.bridges.stan.shapes import wrong_shape
+from batchnuts.bridges.stan.shapes import lengths_of, wrong_shape
 from batchnuts.bridges.versions import STAN
 from batchnuts.disk_cache.identity import digest_of
 from batchnuts.mcmc.model.data_argument import Remade
@@ -110,7 +110,7 @@ def from_stan(
     remake = functools.partial(_remade, program, values, options)
     return Model(
         name=title,
-        remade=Remade(arrays, remake, declares_types=True) if arrays else None,
+        remade=Remade(arrays, remake, declares_types=True, lengths=lengths_of(mir)) if arrays else None,
         log_density=density if translation is None else translation,
         dimension=stan.dimension,
         dtype=dtype or "float64",

@@ -1,4 +1,4 @@
-"""Whether data have the shapes that a program declares: stanli takes any with as many elements, in their order."""
+"""The shapes of data that a program declares: stanli takes any with as many elements, in their order."""
 
 from __future__ import annotations
 
@@ -36,6 +36,16 @@ def wrong_shape(mir: str, data: Mapping[str, Any]) -> tuple[str, str] | None:
         if not same and np.size(data[name]) > 1:
             return name, f"shape {found}; expected {_words(expected)}"
     return None
+
+
+def lengths_of(mir: str) -> dict[str, str]:
+    """By names of data, those of the data that are the lengths of their first axes."""
+    try:
+        inputs = read_program(mir).inputs
+    except NotRead:
+        return {}
+    first = {name: declared.sizes[0] for name, declared in inputs if declared.sizes}
+    return {name: size.name for name, size in first.items() if size.kind == "Var"}
 
 
 def _shape(declared: SizedType, data: Mapping[str, Any]) -> tuple[int | None, ...]:

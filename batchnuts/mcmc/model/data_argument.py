@@ -9,7 +9,7 @@ same types is another value of its inputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,8 @@ class Remade:
     types. Where the library's model decides by numbers in them, None."""
     declares_types: bool = False
     """Whether the library checks data by types that the model declares; else they have the dtypes of the example."""
+    lengths: Mapping[str, str] = field(default_factory=dict)
+    """By names of data, those of the data that are declared as the lengths of their first axes."""
 
     def whole(self, owner: str, data: Any) -> dict[str, NDArray[Any]]:
         """Data, some of the example's names, and those of the example that they lack.
