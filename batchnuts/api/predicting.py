@@ -53,7 +53,8 @@ def predict(result: Any, data: Mapping[str, Any], *, model: Model | None = None,
     data: the new ones by name, of other lengths if need be; outcomes, which are not known, may be left out, or None.
         Other entries that are not given are those of the fit.
     model: the fitted one, where `result` is not what this process got of `sample_chains`, but of a file, or a part of
-        it. A model of another library then needs draws that were saved with `unconstrained=True`.
+        it. A model of PyMC then needs draws that were saved with `unconstrained=True`, as one of NumPyro does that
+        samples some elements of an observed site.
     seed: of the predictive draws.
 
     Returns an ArviZ object with `predictions` [chain, draw, ...], of the model's function `predictive` and its

@@ -36,6 +36,7 @@ with NUMPYRO.importing():
 
     from batchnuts.bridges import numpyro_traces as traces
     from batchnuts.bridges.numpyro_sites import AxisNames, Sites, sites_of
+    from batchnuts.bridges.numpyro_values import parameters_of
 
 OPTIONS = ("name", "dtype", "dims", "coords", "init_strategy")
 """Keywords that are not the model's."""
@@ -108,6 +109,7 @@ def from_numpyro(
         initializer=None if init_strategy is None else _initializer(title, bound, init_strategy, dtype),
         observed_data=_observed_data(bound, sites, names, dtype),
         remade=remade,
+        parameters=parameters_of(bound, sites, dtype),
         generated=functools.partial(traces.constrained, *bound),
         dims={name: names.of(name) for name in reported},
         coords=checked_labels(f"Model {title!r}", coords),

@@ -52,7 +52,7 @@ def taking_data(
             say_made_again(made.name, text_of(error), place_in_users_code(error))
             return None
     of_draws: dict[str, Any] = dict(functions)
-    return replace(made, data=dict(data), remade=None, prior=None, natural_scale=None, **of_draws)
+    return replace(made, data=dict(data), remade=None, prior=None, natural_scale=None, parameters=None, **of_draws)
 
 
 def say_made_again(title: str, reason: str, place: str = "") -> None:

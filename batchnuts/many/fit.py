@@ -234,7 +234,7 @@ class Fitter:
         """The log of the mean likelihood of each observation that the fit has not seen, over its draws."""
         model = self._with_data(data_set.held_out)
         model = model.without({"predictive", "prior", *(["generated"] if model.reports_variables else [])})
-        if not model.value_shapes == fitted.value_shapes == self.settings.model.value_shapes:
+        if not model.variables == fitted.variables == self.settings.model.variables:
             raise ModelError(
                 "its variables have other shapes without the observations that are left out; cross-validation needs "
                 "variables that do not depend on the number of observations."

@@ -42,6 +42,37 @@ def test_density_is_numpyros_and_the_jacobian(dtype: Any, wide: bool) -> None:
     np.testing.assert_allclose(value, expected, rtol=1e-5 if dtype == "float32" else 1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:Continuous inference poorly handles circular sample site:UserWarning")
+@pytest.mark.parametrize("name", MODELS)
+def test_values_of_latent_sites_and_positions_are_each_others(name: str) -> None:
+    function, args = MODELS[name]
+    model = Model.from_numpyro(function, *args, dtype="float64")
+    if model.parameters is None:  # some elements of a site are observed
+        assert "unobserved" in model.variables[-1].name
+        return
+    positions = np.random.default_rng(1).normal(size=(3, model.dimension))
+    values = model.values_at(positions)
+    assert values is not None
+    np.testing.assert_allclose(model.unconstrain(values), positions, rtol=1e-6, atol=1e-6)
+    assert model.generated is not None
+    expected = on_jax(model, lambda q: model.generated(model.constrain(q)), positions[1])
+    for site, value in values.items():
+        np.testing.assert_allclose(value[1], expected[site], rtol=1e-9)
+
+
+def test_values_outside_of_their_support_are_refused() -> None:
+    def model() -> None:
+        numpyro.sample("p", dist.Dirichlet(jnp.ones(3)))
+        numpyro.sample("s", dist.HalfNormal(1.0))
+
+    made, p = Model.from_numpyro(model), np.array([[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]])
+    assert made.unconstrain({"p": p, "s": [1.0, 2.0]}).shape == (2, 3)
+    with pytest.raises(ModelError, match=r"'s' is -2.0, which is outside of its support"):
+        made.unconstrain({"p": p, "s": [1.0, -2.0]})
+    with pytest.raises(ModelError, match=r"'p' is \[0.25.*, which is outside of its support"):
+        made.unconstrain({"p": p + [[0.05], [0.0]], "s": [1.0, 2.0]})
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Continuous inference poorly handles circular sample site:UserWarning")
 @pytest.mark.parametrize("wide", [False, True], ids=["user's 32 bits", "user's 64 bits"])

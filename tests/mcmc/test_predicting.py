@@ -139,5 +139,7 @@ def test_models_of_numpyro(data: dict[str, Any]) -> None:
         fewer["posterior"] = shorter
     else:
         fewer.posterior = shorter
-    with pytest.raises(BatchnutsError, match="unconstrained=true"):
-        batchnuts.predict(fewer, data)
+    part = batchnuts.predict(fewer, data, model=Model.from_numpyro(model, X, DATA["y"]))
+    expected = fewer["posterior"]["beta"].values @ NEW.T
+    np.testing.assert_allclose(part.predictions["mean"].values, expected, rtol=1e-4, atol=1e-5)
+    assert expected.shape[:2] == (2, 5)

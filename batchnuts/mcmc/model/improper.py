@@ -85,7 +85,7 @@ def _moved(position: NDArray[Any], columns: NDArray[np.int64], to: float) -> NDA
 
 def _improper(model: Model, variable: Variable, all_elements: bool, places: NDArray[np.int64]) -> ModelError:
     name = variable.name
-    if not all_elements or model.parameters is not None:
+    if not all_elements or (model.parameters is not None and model.parameters.free_names):
         first = sum(other.free for other in model.variables[: model.variables.index(variable)])
         name = model.free_names()[first + int(places[0])]
     name = re.sub(r"unconstrained\((.*?)\)", r"\1", name)  # the user's own word for it

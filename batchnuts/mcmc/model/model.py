@@ -304,7 +304,7 @@ class Model(FromLibraries):
 
     def unconstrain(self, values: Mapping[str, Any]) -> NDArray[Any]:
         """Inverse of `constrain` in NumPy: name -> array [..., *shape], to positions [..., dimension]; where there are
-        `parameters`, of their values.
+        `parameters`, of their values, or of those of the variables.
 
         Raises ModelError for a missing or unknown name, a shape that does not end as declared, or a value outside of
         its support.
@@ -325,9 +325,10 @@ class Model(FromLibraries):
         return {name: np.stack([row[name] for row in rows]) for name in self.parameters.shapes}
 
     def _unconstrain(self, values: Mapping[str, Any]) -> NDArray[Any]:
-        if self.parameters is not None:
+        shapes = {variable.name: variable.shape for variable in self.variables}
+        if self.parameters is not None and (set(values) != set(shapes) or set(values) == set(self.parameters.shapes)):
             return self.parameters.positions(values).astype(self.dtype)
-        arrays, _ = arrays_by_name(values, self.value_shapes, self.dtype)
+        arrays, _ = arrays_by_name(values, shapes, self.dtype)
         rows = []
         for variable in self.variables:
             try:

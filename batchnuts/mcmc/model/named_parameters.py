@@ -48,9 +48,14 @@ class NamedParameters:
     """A name for each number of the position, where the library has names for them."""
     constrained: Callable[[NDArray[np.float64]], Mapping[str, NDArray[np.float64]]] | None = None
     """The values [*shape] by name at a position [dimension], where the library can say."""
+    at_once: Callable[[Mapping[str, NDArray[np.float64]]], NDArray[np.float64]] | None = None
+    """`unconstrained` of several, [n, *shape] to [n, dimension], where the library can do that."""
 
     def positions(self, values: Mapping[str, Any]) -> NDArray[np.float64]:
         """Values [..., *shape] by name to positions [..., dimension]. Raises SupportError."""
         arrays, lead = arrays_by_name(values, self.shapes, "float64")
+        if self.at_once is not None and lead:
+            flat = {name: array.reshape(-1, *self.shapes[name]) for name, array in arrays.items()}
+            return self.at_once(flat).reshape(*lead, -1)
         rows = [self.unconstrained({name: array[i] for name, array in arrays.items()}) for i in np.ndindex(lead)]
         return np.stack(rows).reshape(*lead, -1)
