@@ -143,6 +143,7 @@ BAD = [
     ("sampler: {seed: !!binary aGk=}\n", (), "my.yaml:2: the tag tag:yaml.org,2002:binary is not supported"),
     ("output: {summary_rows: 0}\n", (), "output.summary_rows: found 0"),
     ("output: {path: ''}\n", (), "output.path: found ''"),
+    ("output: {path: 'a.csv'}\n", (), "output.path: found 'a.csv'; expected a path that ends in .nc or .zarr"),
     (
         "output: {path: 's3://runs/a.nc'}\n",
         (),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -85,7 +86,10 @@ def from_jax(
         swapped = " The function comes first, the example second." if callable(example) else ""
         raise ModelError(f"Model {title!r}: log_density is {shown(log_density)}; expected a function.{swapped}")
     if unknown := sorted(fields.keys() - set(_FIELDS)):
-        raise ModelError(sentence(f"Model {title!r}: there is no field {unknown[0]!r}{nearest(unknown[0], _FIELDS)}"))
+        hint = nearest(unknown[0], _FIELDS)
+        if unknown[0] == "data":
+            hint = "; its functions read their data themselves. Those of Model.from_function take data as an argument"
+        raise ModelError(sentence(f"Model {title!r}: there is no field {unknown[0]!r}{hint}"))
     from batchnuts.bridges.tracing import around
 
     values = layout_of(title, example, dtype)
@@ -157,7 +161,7 @@ def _variable(
 ) -> Variable:
     """A leaf as a variable: of a support, whose shape is the leaf's, where one is declared."""
     if declared is not None and not isinstance(declared, Parameter):
-        hint = " (call it, as in `positive()`)" if callable(declared) else ""
+        hint = " (call it, as in `positive()`)" if inspect.isfunction(declared) else ""
         raise ModelError(
             f"Model {title!r}: supports[{name!r}] is {shown(declared)}{hint}; expected one such as `positive()`."
         )

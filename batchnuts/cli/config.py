@@ -166,6 +166,12 @@ class OutputSettings(Settings):
                 f"path: found {shown(self.path)} with format {self.format}; expected a path that ends in "
                 f"{asked_for.endings[0]}, or format {self.path_says}"
             )
+        ending = PurePath(self.path or "").suffix.lower()
+        if asked_for is None and by_ending is None and ending in (".csv", ".json", ".npz", ".parquet", ".pkl", ".txt"):
+            raise ValueError(
+                f"path: found {shown(self.path)}; expected a path that ends in .nc or .zarr (format stan_csv writes "
+                "CSV files beside the first)"
+            )
         if asked_for is not None and asked_for.write_beside is not None and PurePath(self.path or "").suffix == ".csv":
             raise ValueError(
                 f"path: found {shown(self.path)} with format {self.format}; expected the path of the netCDF file, "

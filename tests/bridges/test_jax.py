@@ -255,6 +255,7 @@ def test_mistakes_in_a_config(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, se
         ({"a": np.zeros(3)}, {"transform": lambda p: {"a": p["a"][:2]}}, "give log_jacobian"),
         ({"a": np.zeros(80)}, {"transform": lambda p: {"a": jnp.cumsum(p["a"])}}, "80 x 80 would be computed"),
         ({"a": 0.0}, {"transform": lambda p: p, "prior": lambda seed: {"a": 0.0}}, "needs its inverse"),
+        ({"a": 0.0}, {"data": np.zeros(2)}, "no field 'data'; its functions read their data themselves"),
         ({"a": 0.0}, {"genrated": lambda p: {}}, "no field 'genrated'; did you mean 'generated'"),
     ],
 )  # fmt: skip

@@ -70,7 +70,7 @@ def test_values_outside_of_their_support_are_refused() -> None:
     with pytest.raises(ModelError, match=r"'s' is -2.0, which is outside of its support"):
         made.unconstrain({"p": p, "s": [1.0, -2.0]})
     with pytest.raises(ModelError, match=r"'p' is \[0.25.*, which is outside of its support"):
-        made.unconstrain({"p": p + [[0.05], [0.0]], "s": [1.0, 2.0]})
+        made.unconstrain({"p": p + np.array([[0.05], [0.0]]), "s": [1.0, 2.0]})
 
 
 @pytest.mark.slow

@@ -96,6 +96,7 @@ def branches(p: Any) -> Any:
         (lambda p: squares(SERIES - p["mu"]), rf"failed at {HERE}: `SERIES` is a pandas Series.*`SERIES.to_numpy\(\)`"),
         (lambda p: jnp.sum(jnp.exp(p["mu"]) * SERIES), rf"failed at {HERE}: `SERIES` is a pandas Series"),
         (lambda p: squares(p["muu"]), rf"KeyError: 'muu' at {HERE}\. The model's parameters are mu, tau; .* 'mu'\?$"),
+        (lambda mu, tau: squares(mu), rf"'tau' at {HERE}\. One dict has the values of all variables: mu, tau\.$"),
     ],
 )
 def test_the_message_has_the_line_and_the_remedy(density: Callable[[Any], Any], message: str) -> None:

@@ -43,6 +43,7 @@ def test_numpy_scalars_are_numbers():
         ({"warmup": {"pol": "all"}}, "warmup.pol: unknown key; did you mean 'pool'?"),
         ({"warmup": {"pool": "each"}}, "warmup.pool: found 'each' (a string); expected one of all, groups, none"),
         ({"warmup": {"from": 3}}, "warmup.from: found 3 (an integer); expected null or a string"),
+        ({"warmup": {"from": {}}}, "warmup.from: found an object dict; expected the path of an earlier run's file, or"),
         ({"warmup": {"form": "run.nc"}}, "warmup.form: unknown key; did you mean 'from'?"),
         (
             {"warmup": {"minimum": 100, "maximum": 10}},

@@ -6,6 +6,7 @@ name in `batchnuts/__init__.py`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -210,6 +211,6 @@ def declared_variables(title: str, variables: Any, dims: Mapping[str, tuple[str,
         elif isinstance(declaration, Sequence) and not isinstance(declaration, str):
             layout.append(Variable(name, tuple(declaration), dims.get(name)))
         else:
-            hint = " (call it, as in `positive()`)" if callable(declaration) else ""
+            hint = " (call it, as in `positive()`)" if inspect.isfunction(declaration) else ""
             raise ModelError(f"Model {title!r}: variables[{name!r}] is {declaration!r}{hint}; {expected}.")
     return tuple(layout)

@@ -68,6 +68,11 @@ def failed_with(error: BaseException, place: str, names: Iterable[str], *functio
         text, advice = first.removesuffix("."), f". {_ADVICE[asks]}."
     elif isinstance(error, KeyError) and parameters and (key := next(iter(error.args), None)) not in parameters:
         advice = f". The model's parameters are {', '.join(parameters)}{nearest(str(key), parameters) or '.'}"
+    elif not place and isinstance(error, TypeError) and "positional argument" in text:  # it has not begun
+        called = [f for f in functions if inspect.isfunction(f) and f"{f.__qualname__}()" in text]
+        place = "".join(f" at {f.__code__.co_filename}:{f.__code__.co_firstlineno}" for f in called[:1])
+        if called and len(parameters) > 1:
+            advice = f". One dict has the values of all variables: {', '.join(parameters)}."
     return f"failed with {type(error).__name__}: {text}{place}{advice}"
 
 

@@ -100,6 +100,9 @@ class WarmupSettings(Settings):
     @field_validator("from_", mode="before")
     @classmethod
     def _a_path(cls, path: Any) -> Any:
+        if not isinstance(path, str | os.PathLike | int | float | None):
+            kind = type(path).__name__
+            raise ValueError(f"found an object {kind}; expected the path of an earlier run's file, or its Zarr store")
         return os.fspath(path) if isinstance(path, os.PathLike) else path
 
     @field_validator("transitions")
