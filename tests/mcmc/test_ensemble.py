@@ -145,7 +145,7 @@ def test_draws_are_right_with_few_chains_and_with_superchains(chains: int) -> No
 
 @pytest.mark.parametrize("chains", [64, 256])
 def test_it_takes_fewer_gradients_than_windows(chains: int) -> None:
-    """With 64 chains a superchain has four: that these agree is told by all windows together, not by one of them."""
+    """With 64 chains a superchain has four: whether these agree is assessed from all windows together."""
     model = gaussian(20, covariance="ar1", correlation=0.5)
     settings = {"chains": chains, "draws": 1, "backend": "native"}
     draws = [[run(model, seed=seed, start=start, **settings) for seed in range(3)] for start in ("ensemble", "windows")]
