@@ -57,10 +57,10 @@ def predict(result: Any, data: Mapping[str, Any], *, model: Model | None = None,
         samples some elements of an observed site.
     seed: of the predictive draws.
 
-    Returns an ArviZ object with `predictions` [chain, draw, ...], of the model's function `predictive` and its
-    generated quantities; `predictions_constant_data`, the new data; and `log_likelihood` where all observed data are
-    given. Raises ModelError for data that do not fit, and a model that cannot have others; SettingsError for a result
-    that is not of the model.
+    Returns an ArviZ object with `predictions` [chain, draw, ...], of the model's function `predictive` and of its
+    generated quantities those that are others at the new data than in the fit; `predictions_constant_data`, the new
+    data; and `log_likelihood` where all observed data are given. Raises ModelError for data that do not fit, and a
+    model that cannot have others; SettingsError for a result that is not of the model.
     """
     from batchnuts.files.groups import datasets_of
     from batchnuts.mcmc.model.quantities import Quantities
