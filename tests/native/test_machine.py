@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -477,3 +481,32 @@ def test_tensorflow_runs_its_own_machine_where_its_programs_cannot_call(
         np.testing.assert_allclose(sum_of_cubes.run(N, X, **options_of("tensorflow")), EXPECTED)
     finally:
         tensorflow_call.works.cache_clear()
+
+
+FORKED = """
+import multiprocessing
+import numpy as np
+from batchnuts.autobatch import batch
+
+@batch
+def fibonacci(n):
+    if n < 2:
+        return n
+    return fibonacci(n - 1) + fibonacci(n - 2)
+
+def called(first):
+    return fibonacci.run(np.arange(first, first + 2000) % 15, backend="native").sum()
+
+if __name__ == "__main__":
+    whole = called(0)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(pool.map(called, [0, 15]) == [whole, whole])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_forked_process_has_threads_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "forked.py").write_text(FORKED)
+    command = [sys.executable, "-W", "ignore", str(tmp_path / "forked.py")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout == "True\n", ended.stderr

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -63,6 +64,10 @@ _BYTES = ("rows", "frames", "buffers")
 @functools.cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "batchnuts-native")
+
+
+if hasattr(os, "register_at_fork"):  # a forked process has the pool, and none of its threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 class NativeProgram:
