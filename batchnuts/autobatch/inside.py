@@ -154,6 +154,8 @@ class InsideFunction:
             for leaf in flatten(map_leaves(self._on_lanes, argument, value))[0]
         ]
         *results, faults = self._program(inputs.types, inputs.lanes)(*leaves)
+        if not self.check:
+            results = self._without_faults(results, faults, leaves)
         result_type = self.function.compiled(inputs.types, self._backend).result_type
         result = unflatten(flatten(result_type)[1], [self._library.as_callers(r) for r in results])
         if not self.check:
@@ -231,6 +233,29 @@ class InsideFunction:
         self._faults.update(numbers)
         table = np.array([0, *map(number_of, possible_faults)], "int32")
         return self._library.gather(self._library.tensor(table), faults, 0)
+
+    def _without_faults(self, results: list[Array], faults: Array, leaves: Sequence[Array]) -> list[Array]:
+        """The results [lanes, ...], where floats of lanes with a fault are NaN; leaves: the arguments [lanes, ...]."""
+        library = self._library
+
+        def is_float(array: Array) -> bool:
+            return library.dtype_of(array).kind == "f"
+
+        def without(result: Array) -> Array:
+            if self.max_sweeps is not None:
+                from batchnuts.autobatch.backends.jax.faulty_lanes import with_nan_in_reverse
+
+                return with_nan_in_reverse(result, faults, *filter(is_float, leaves))
+            if self._backend.name == "jax":
+                from batchnuts.autobatch.backends.jax.faulty_lanes import with_nan
+
+                return with_nan(result, faults)
+            faulty = library.not_equal(faults, library.tensor(np.zeros((), "int32")))
+            axes = len(library.static_shape(result) or ()) - 1
+            nan = library.tensor(np.asarray(np.nan, library.dtype_of(result)))
+            return library.where(library.reshape(faulty, (-1, *[1] * axes)), nan, result)
+
+        return [without(result) if is_float(result) else result for result in results]
 
     def _stand_in(self, leaf: Any) -> Any:
         """An array of the same shape and dtype, in place of one whose values are not known."""

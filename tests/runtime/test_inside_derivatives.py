@@ -53,6 +53,32 @@ def test_reverse_derivatives() -> None:
     np.testing.assert_allclose(jax.jit(jax.hessian(total))(x), np.diag(n * (n - 1) * x ** (n - 2.0)), rtol=1e-6)
 
 
+def test_lanes_with_a_fault_are_nan() -> None:
+    """Their values, derivatives of each mode and order; those of others, and of what masks them, are what they were."""
+    x, n = np.array([1.5, 2.0, 0.5], "float32"), np.array([1, 3, 9])
+    options: dict[str, Any] = {"max_stack_depth": 6, "check": False}
+    forward, bounded = autobatch.jax(power, **options), autobatch.jax(power, max_sweeps=40, **options)
+    faulty = np.array([False, False, True])
+    for function in (forward, bounded):
+        np.testing.assert_array_equal(np.isnan(jax.jit(function)(x, n)[0]), faulty)
+    np.testing.assert_array_equal(np.isnan(jax.jvp(lambda x: forward(x, n)[0], (x,), (x,))[1]), faulty)
+
+    def total(x: Any) -> Any:
+        return bounded(x, n)[0].sum()
+
+    def masked(x: Any) -> Any:
+        result, faults = bounded(x, n)
+        return jnp.where(faults == 0, result, 0.0).sum()
+
+    np.testing.assert_allclose(jax.jit(jax.grad(total))(x), [1.0, 12.0, np.nan])
+    np.testing.assert_allclose(jax.grad(masked)(x), [1.0, 12.0, 0.0])
+    np.testing.assert_allclose(np.diag(jax.hessian(total)(x)), [0.0, 12.0, np.nan])
+    assert np.isnan(jax.grad(lambda c: total(c * x))(1.0))
+    assert jax.grad(lambda c: masked(c * x))(1.0) == pytest.approx(1.5 + 24.0)
+    few = autobatch.jax(power, max_stack_depth=16, max_sweeps=2, check=False)
+    assert np.isnan(jax.grad(lambda x: few(x, n)[0].sum())(x)).all()
+
+
 @batch
 def infinite_elsewhere(x: Any, n: Any) -> Any:
     """The derivative of every operation that a lane at 1 does not need for its result is infinite there."""
