@@ -71,8 +71,10 @@ def test_expressions_compute_what_the_functions_do(library: str) -> None:
             try:
                 with np.errstate(all="ignore"):
                     expected = wide(op.function.call)(*values)
-            except IndexError:  # which no program would ask for
-                continue
+            except Exception as error:
+                if type(error).__name__ in ("IndexError", "InvalidArgumentError"):  # which no program would ask for
+                    continue
+                raise
             for given, wanted, output in zip(wide(as_function(body))(*values), expected, body.outputs, strict=True):
                 assert str(np.asarray(given).dtype) == body.type_of(output).dtype, op
                 np.testing.assert_array_equal(np.asarray(given), np.asarray(wanted), str(op))

@@ -171,12 +171,23 @@ def unit(v):
     return v / length
 
 
+@batch
+def julia(z, c):
+    """Complex numbers: `abs` is real, a power with a complex exponent is not."""
+    n = 0
+    while n < 30 and abs(z) < 2.0:
+        z = (z + 0j) ** 2 + c
+        n += 1
+    return n, z
+
+
 CASES = (
     Case(newton_root, (floats(2.0, 1e6, 0.01), floats(1e-12, 1e-3, 1e-10)), rtol=1e-12),
     Case(quadrature, (floats(0.0, -1.0, 0.2), floats(1.0, 1.0, 0.3), floats(1e-3, 1e-1, 1e-2), ints(5, 3, 2))),
     Case(bisection, (floats(0.0, 0.0, 3.0, 1.0), floats(2.0, 4.0, 4.0, 9.0), floats(2.0, 8.0, 1.0, 50.0))),
     Case(oscillator, (floats([1, 0], [0, 2]), floats(1.0, 0.5), floats(0.02, 0.1)), rtol=1e-12),
     Case(mandelbrot, (floats(0.0, 0.3, 2.0, -0.75), floats(0.0, 0.5, 2.0, 0.2), ints(9, 20, 5, 30))),
+    Case(julia, (np.array([0.1 + 0.2j, 1 + 1j, 0.0]), np.array([-0.4 + 0.6j, 0.3, 0.3 - 0.01j])), rtol=1e-9),
     Case(geometric_mean, (floats(1.0, 24.0, 3.0), floats(2.0, 6.0, 3.0))),
     Case(matrix_power, (floats([[1, 1], [1, 0]], [[2, 0], [1, 1]], [[0, 1], [1, 0]]), ints(7, 0, 4))),
     Case(

@@ -248,7 +248,7 @@ class JaxLibrary(Formulas):
         JAX's derivative of order n + 1 of `x ** n` at 0 is NaN, but for an n that is a constant integer to it.
         """
         if x.dtype.kind not in "iu" and isinstance(y, np.ndarray) and not y.ndim and y in _SMALL_INTEGERS:
-            return lax.integer_pow(jnp.asarray(x), int(y))
+            return lax.integer_pow(jnp.asarray(x), int(y.real))
         x, y = _together(x, y)
         if x.dtype.kind not in "iu":
             return lax.pow(x, y)

@@ -137,10 +137,15 @@ def _typed(dtype: Any, shape: tuple[int, ...], *arrays: Array) -> Typed:
 # How the rows of the table become rules
 
 
-def _elementwise(dtype: Any = None) -> Any:
-    """Of any number of arrays of one dtype, which is the result's unless it has one of its own."""
+def _elementwise(dtype: Any = None, of_reals: bool = False) -> Any:
+    """Of any number of arrays of one dtype, which is the result's unless it has one of its own.
+
+    of_reals: of complex numbers the backend says what there is.
+    """
 
     def rule(*arrays: Array) -> Typed:
+        if of_reals and _dtype(arrays[0]).kind == "c":
+            raise NotTyped("complex numbers")
         shape = np.broadcast_shapes(*map(_shape, arrays))
         return _typed(_dtype(arrays[0]) if dtype is None else dtype, shape, *arrays)
 
@@ -179,15 +184,20 @@ class Types:
     name = "types"
 
     exp = log = log1p = expm1 = sqrt = sin = cos = tan = tanh = _elementwise()
-    sigmoid = softplus = erf = erfinv = gammaln = digamma = square = abs = sign = floor = ceil = round = _elementwise()
-    negative = add = subtract = multiply = divide = floor_divide = remainder = power = _elementwise()
-    minimum = maximum = logaddexp = _elementwise()
+    sigmoid = softplus = erf = erfinv = gammaln = digamma = square = sign = _elementwise()
+    floor = ceil = round = floor_divide = remainder = minimum = maximum = logaddexp = _elementwise(of_reals=True)
+    negative = add = subtract = multiply = divide = power = _elementwise()
     bitwise_and = bitwise_or = bitwise_xor = left_shift = right_shift = _elementwise()
-    isfinite = isnan = equal = not_equal = less = less_equal = greater = greater_equal = _elementwise(bool)
+    isfinite = isnan = equal = not_equal = _elementwise(bool)
+    less = less_equal = greater = greater_equal = _elementwise(bool, of_reals=True)
     logical_not = logical_and = logical_or = _elementwise(bool)
     any = all = _reduction(bool)
     sum = _reduction()
     mean = min = max = _reduction(of_some=True)
+
+    def abs(self, x: Array) -> Typed:
+        """The type of absolute values, which are real."""
+        return _typed(np.zeros((), _dtype(x)).real.dtype, _shape(x), x)
 
     def dtype_of(self, x: Array) -> np.dtype[Any]:
         """The dtype."""
