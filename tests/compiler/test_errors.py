@@ -130,24 +130,38 @@ def test_a_failing_helper_is_named_with_its_own_line(backend: str, tmp_path: Pat
     assert caught.value.source.line == marked_line(module)
 
 
-@pytest.mark.parametrize("call", ["math.sqrt(n)", "branches(n)", "np.sin(n)"])
 @pytest.mark.parametrize(
-    ("backend", "library"),
+    ("call", "advice"),
     [
-        ("tensorflow", "TensorFlow"),
-        pytest.param("auto", "JAX", marks=pytest.mark.skipif(not has_jax(), reason="JAX is not installed")),
+        ("math.sqrt(n)", r"\nWrite ops\.sqrt\(\.\.\.\), of batchnuts\.autobatch, in place of math\.sqrt\(\.\.\.\)"),
+        ("np.sin(n)", r"\nWrite ops\.sin\(\.\.\.\), .* in place of np\.sin"),
+        ("np.array([n, 1])", r"\nWrite ops\.stack\(\.\.\.\), .* in place of np\.array"),
+        ("branches(n)", r"'branches' is an ordinary function .* Decorate it with @autobatch\.batch; if it was batched"),
+        ("np.append(n, 1)", r"Use batchnuts\.autobatch\.ops or a function of (JAX|TensorFlow)"),
     ],
 )
+@pytest.mark.parametrize(
+    "backend",
+    ["tensorflow", pytest.param("auto", marks=pytest.mark.skipif(not has_jax(), reason="JAX is not installed"))],
+)
 def test_a_function_that_cannot_be_traced_says_what_to_use(
-    call: str, backend: str, library: str, tmp_path: Path
+    call: str, advice: str, backend: str, tmp_path: Path
 ) -> None:
     text = "import math\ndef branches(n):\n    return n if n > 0 else -n\n"
     module = load(tmp_path, f"{text}@batch\ndef f(n):\n    return {call}  # error\n")
-    with pytest.raises(CompileError, match=rf"Use batchnuts\.autobatch\.ops or a function of {library}") as caught:
+    with pytest.raises(CompileError, match=advice) as caught:
         module.f.run(*INTS, backend=backend, mode="eager")
     assert caught.value.source is not None
     assert caught.value.source.line == marked_line(module)
     module.f.run(*INTS, backend="numpy")
+
+
+def test_a_misspelled_function_of_ops_has_its_nearest(tmp_path: Path) -> None:
+    module = load(tmp_path, "@batch\ndef f(n):\n    return ops.sqroot(n)  # error\n")
+    with pytest.raises(CompileError, match=r"no attribute 'sqroot'\nDid you mean ops\.sqrt\?$") as caught:
+        module.f.run(*INTS, backend="numpy")
+    assert caught.value.source is not None
+    assert caught.value.source.line == marked_line(module)
 
 
 AROUND = "TABLE = (1, 2, 3)\nVECTOR = np.arange(3)\nMATRIX = np.zeros((2, 2))\n"
@@ -278,7 +292,7 @@ def test_recursion_under_a_decorator_above_batch(wraps: str, tmp_path: Path) -> 
     assert caught.value.source.line == marked_line(module)
 
 
-@pytest.mark.parametrize("helper", ["math.sin(x)", "np.append(x, 1.0)"])
+@pytest.mark.parametrize("helper", ["math.hypot(x, 1.0)", "np.append(x, 1.0)"])
 @pytest.mark.parametrize(("backend", "library"), [("tensorflow", "TensorFlow"), ("jax", "JAX")])
 def test_a_function_that_needs_values_says_which_library_traces(
     helper: str, backend: str, library: str, tmp_path: Path

@@ -217,7 +217,8 @@ class _Inference:
         except Exception as error:
             raise CompileError(
                 f"`{_written(op)}` failed while it was traced for one lane with {self.shown(op, arguments)}.\n"
-                f"{type(error).__name__}: {message_of(error)}{deepest_frame(error, op.source)}{hint(error)}",
+                f"{type(error).__name__}: {message_of(error)}{deepest_frame(error, op.source)}"
+                f"{hint(error, op.source)}",
                 op.source,
             ) from error
 

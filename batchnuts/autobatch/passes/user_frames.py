@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import sysconfig
@@ -9,6 +10,7 @@ import traceback
 from pathlib import Path
 
 from batchnuts.autobatch.errors import Source
+from batchnuts.autobatch.language import ops
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _NOT_THE_USERS = (
@@ -29,13 +31,20 @@ def deepest_frame(error: BaseException, called_from: Source | None) -> str:
 
     Empty where that is the expression itself, whose place the message begins with.
     """
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not _is_users(frame.filename):
-            continue
-        if called_from is not None and (frame.filename, frame.lineno) == (called_from.filename, called_from.line):
-            return ""
-        return f"\nIt was raised in {frame.name!r}, {frame.filename}:{frame.lineno}:\n    {frame.line}"
-    return ""
+    frame = _innermost(error)
+    if frame is None or _is_at(frame, called_from):
+        return ""
+    return f"\nIt was raised in {frame.name!r}, {frame.filename}:{frame.lineno}:\n    {frame.line}"
+
+
+def _innermost(error: BaseException) -> traceback.FrameSummary | None:
+    """The innermost frame of the user's files; None where the exception went through none."""
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    return next((frame for frame in frames if _is_users(frame.filename)), None)
+
+
+def _is_at(frame: traceback.FrameSummary, place: Source | None) -> bool:
+    return place is not None and (frame.filename, frame.lineno) == (place.filename, place.line)
 
 
 def _is_users(filename: str) -> bool:
@@ -59,9 +68,11 @@ def message_of(error: BaseException) -> str:
     return str(error).partition("\n")[0] if type(error).__module__.partition(".")[0] == "jax" else str(error)
 
 
-def hint(error: BaseException) -> str:
+def hint(error: BaseException, called_from: Source | None = None) -> str:
     """What to do about an exception that libraries are known to raise for one reason; often empty."""
     text = str(error)
+    if (known := _misspelled(error) or _of_a_helper(error, called_from) or _of_numpy(error)) is not None:
+        return known
     if re.search(_OF_A_SHAPE, text):
         return (
             "\nA shape must be known when the program is compiled. Make an array of the largest shape that any lane "
@@ -93,3 +104,47 @@ def hint(error: BaseException) -> str:
     if isinstance(error, TypeError) and re.search("dtype|match type|has type|of type", text):
         return "\nIf dtypes are mixed here, cast with autobatch.ops.cast."
     return ""
+
+
+def _misspelled(error: BaseException) -> str | None:
+    """Of a name that `ops` does not have, the nearest that it has."""
+    if isinstance(error, AttributeError) and error.obj is ops and error.name is not None:
+        near = difflib.get_close_matches(error.name, _FUNCTIONS, 1)
+        return f"\nDid you mean ops.{near[0]}?" if near else "\nIts functions are listed in docs/ops.md."
+    return None
+
+
+def _of_a_helper(error: BaseException, called_from: Source | None) -> str | None:
+    """Where an ordinary function of the user branches on a value."""
+    frame = _innermost(error)
+    if type(error).__name__ not in _OF_BRANCHES or frame is None or _is_at(frame, called_from):
+        return None
+    if not frame.name.isidentifier():  # a lambda
+        return None
+    return (
+        f"\n{frame.name!r} is an ordinary function of Python, which cannot branch on the values of lanes. Decorate it "
+        "with @autobatch.batch; if it was batched under another name, as in "
+        f"`batched = autobatch.batch({frame.name})`, it still calls itself by its own."
+    )
+
+
+def _of_numpy(error: BaseException) -> str | None:
+    """Where a function of NumPy or of `math` is given a value that there is none of yet."""
+    frame = _innermost(error)
+    if type(error).__name__ not in _OF_VALUES or frame is None:
+        return None
+    for library, name in re.findall(r"\b(np|numpy|math)\.(\w+)\(", frame.line or ""):
+        ours = _OTHER_NAMES.get(name, name)
+        if ours in _FUNCTIONS:
+            return (
+                f"\nWrite ops.{ours}(...), of batchnuts.autobatch, in place of {library}.{name}(...), which needs "
+                "values: there are none while the program is compiled."
+            )
+    return None
+
+
+_OF_BRANCHES = ("TracerBoolConversionError", "OperatorNotAllowedInGraphError")
+_OF_VALUES = ("TracerArrayConversionError", "ConcretizationTypeError", "TypeError", "NotImplementedError")
+_OTHER_NAMES = {"fabs": "abs", "array": "stack", "asarray": "stack", "lgamma": "gammaln", "vstack": "stack"}
+"""Names of functions in NumPy and `math` that have another one in `ops`."""
+_FUNCTIONS = [name for name, value in vars(ops).items() if getattr(value, "__module__", "") == ops.__name__]
