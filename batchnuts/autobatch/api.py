@@ -61,7 +61,8 @@ KEPT_MACHINES = 16
 class BatchedFunction(LaneFunction):
     """A function written for one lane, callable on all lanes; made by `batch`.
 
-    Calling it runs the virtual machine, compiled by XLA. `run` takes options, `function` is plain Python.
+    Calling it runs the virtual machine: as machine code on a processor, else compiled by XLA. `run` takes options,
+    `function` is plain Python. It is pickled by its name, as Python's functions are.
     """
 
     def __init__(self, python_function: Callable[..., Any], machines: int = KEPT_MACHINES) -> None:
@@ -87,6 +88,15 @@ class BatchedFunction(LaneFunction):
         if single_lane.get():
             return self.plain_function(*args, **kwargs)
         return self._run(args, kwargs, RunOptions())
+
+    def __repr__(self) -> str:
+        """Its name, and where it is."""
+        code = self.python_function.__code__
+        return f"<batched function {self.python_function.__qualname__}, {code.co_filename}:{code.co_firstlineno}>"
+
+    def __reduce__(self) -> str:
+        """Its name in its module, where another process finds it."""
+        return self.python_function.__qualname__
 
     @functools.cached_property
     def _signature(self) -> inspect.Signature:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from programs import recursion
 
 from batchnuts.autobatch import LaneInputError, batch, write
 from batchnuts.autobatch.backends.registry import get_backend
@@ -213,3 +217,12 @@ def test_wrong_counts_of_arguments_are_reported_as_in_python() -> None:
         passes_on.run(x, x, backend="numpy")
     with pytest.raises(LaneInputError, match="passes_on: too many positional arguments"):
         passes_on.run(x, x, 1, 2, backend="numpy")
+
+
+def test_a_batched_function_is_pickled_and_shown_by_its_name() -> None:
+    assert pickle.loads(pickle.dumps(recursion.fibonacci)) is recursion.fibonacci
+    assert copy.deepcopy([recursion.fibonacci]) == [recursion.fibonacci]
+    assert re.fullmatch(r"<batched function fibonacci, .*recursion\.py:\d+>", repr(recursion.fibonacci))
+    other = batch(recursion.fibonacci.python_function)
+    with pytest.raises(pickle.PicklingError, match="not the same object"):
+        pickle.dumps(other)
