@@ -263,7 +263,11 @@ def test_a_config_gives_the_columns_to_the_functions(folder: Path) -> None:
     assert set(model.constant_data) == {"floor", "county"}
     Path("again.yaml").write_text(loaded.to_yaml())
     assert load_config("again.yaml").model == loaded.model
-    read = {"the config": "c.yaml", "model.data": "./table.csv", "model.target": "with_columns.py"}
+    with pytest.raises(ConfigError, match=r"output.path: found './table.csv'; expected a path that ends in .nc or"):
+        load_config("c.yaml", ["output.path=./table.csv"])
+    as_other_file("t.feather")
+    Path("c.yaml").write_text(Path("c.yaml").read_text().replace("table.csv", "t.feather"))
+    read = {"the config": "c.yaml", "model.data": "./t.feather", "model.target": "with_columns.py"}
     for name, path in read.items():
         forced = load_config("c.yaml", [f"output.path={path}"]).decided(zarr=False, file=0)
         with pytest.raises(OutputError, match=rf"the run reads it \({name}\)"):
