@@ -159,7 +159,7 @@ def _integer(name: str, value: Any) -> int:
 
 
 def _values(model: Any, initvals: Any) -> dict[str, Any]:
-    """Values of value variables, which are unconstrained, of one start or several, as PyMC makes them."""
+    """Values of random variables by name, of one start or several, as PyMC makes them."""
     from pymc.initial_point import make_initial_point_fn
 
     several = [initvals] if isinstance(initvals, Mapping) else list(initvals)
@@ -171,8 +171,8 @@ def _values(model: Any, initvals: Any) -> dict[str, Any]:
             if name not in known:
                 raise SettingsError(f"initvals: found {name!r}{nearest(name, known) or _expected(known)}")
         overrides = {known[name]: value for name, value in named.items()}
-        point = make_initial_point_fn(model=model, overrides=overrides, jitter_rvs=set(), return_transformed=True)(0)
-        points.append({value: point[value] for value in (model.rvs_to_values[known[name]].name for name in named)})
+        point = make_initial_point_fn(model=model, overrides=overrides, jitter_rvs=set(), return_transformed=False)(0)
+        points.append({name: point[name] for name in named})
     if any(point.keys() != points[0].keys() for point in points):
         raise SettingsError("initvals: found starts of different variables; expected the same ones in each.")
     if len(points) == 1:

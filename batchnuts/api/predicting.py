@@ -50,11 +50,11 @@ def predict(result: Any, data: Mapping[str, Any], *, model: Model | None = None,
     result: of `sample_chains`, or of `open_run` with `model`, the model of that run. Its functions take data (an
         argument `data` of `Model.from_function`), or it is of another library and made of arrays: arguments of a
         NumPyro model, data containers of a PyMC model, the data of a Stan program.
-    data: the new ones by name, of other lengths if need be; outcomes, which are not known, may be left out, or None.
-        Other entries that are not given are those of the fit.
+    data: the new ones by name (of an argument that is a dict, by its keys), of other lengths if need be; outcomes,
+        which are not known, may be left out, or None. Other entries that are not given are those of the fit.
     model: the fitted one, where `result` is not what this process got of `sample_chains`, but of a file, or a part of
-        it. A model of PyMC then needs draws that were saved with `unconstrained=True`, as one of NumPyro does that
-        samples some elements of an observed site.
+        it. A model of NumPyro that samples some elements of an observed site then needs draws that were saved with
+        `unconstrained=True`.
     seed: of the predictive draws.
 
     Returns an ArviZ object with `predictions` [chain, draw, ...], of the model's function `predictive` and of its

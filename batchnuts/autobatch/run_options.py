@@ -9,7 +9,7 @@ import numpy as np
 from batchnuts.autobatch.backends.backend import MODES, Backend
 from batchnuts.autobatch.backends.registry import with_style
 from batchnuts.autobatch.engines.engine import Engine
-from batchnuts.autobatch.engines.registry import AUTO, engine_of, preferred_backend
+from batchnuts.autobatch.engines.registry import AUTO, engine_infos, engine_of, preferred_backend
 from batchnuts.autobatch.engines.sweep import ON_BACKEND
 from batchnuts.autobatch.errors import OptionError
 from batchnuts.autobatch.scheduling.policies import POLICIES
@@ -39,6 +39,13 @@ class RunOptions:
         depth = self.max_stack_depth
         if depth is not None and (isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or depth < 1):
             raise OptionError(f"max_stack_depth must be at least 1, or None to let stacks grow; found {depth!r}")
+        info = engine_infos().get(self.backend) if isinstance(self.backend, str) else None
+        if info is not None and info.own_pace and (self.mode, self.schedule) != ("xla", "auto"):
+            option = f"mode={self.mode!r}" if self.mode != "xla" else f"schedule={self.schedule!r}"
+            raise OptionError(
+                f"{option} has no effect on backend {self.backend!r}, where each lane runs at its own pace, as one "
+                f"program; leave it out, or take backend='jax', 'tensorflow' or 'numpy'"
+            )
 
     def engine(self) -> Engine:
         """The engine that runs the machine. Raises OptionError for an unknown one."""

@@ -11,6 +11,7 @@ import contextlib
 import dis
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.bridges.errors import failed
+from batchnuts.bridges.named_values import NamedValues
 from batchnuts.bridges.tracing import LIBRARY, can_be_traced, in_dtype, say_made_again, taking_data
 from batchnuts.bridges.versions import NUMPYRO
 from batchnuts.mcmc.model.data_argument import Remade
 from batchnuts.mcmc.model.model import Data, DType, Model
+from batchnuts.mcmc.model.named_parameters import NamedParameters
 from batchnuts.mcmc.model.variables import ModelError, Variable, checked_dims, checked_labels
 from batchnuts.process.signals import say
 from batchnuts.settings.schema import nearest, shown
@@ -36,7 +39,6 @@ with NUMPYRO.importing():
 
     from batchnuts.bridges import numpyro_traces as traces
     from batchnuts.bridges.numpyro_sites import AxisNames, Sites, sites_of
-    from batchnuts.bridges.numpyro_values import parameters_of
 
 OPTIONS = ("name", "dtype", "dims", "coords", "init_strategy")
 """Keywords that are not the model's."""
@@ -109,12 +111,23 @@ def from_numpyro(
         initializer=None if init_strategy is None else _initializer(title, bound, init_strategy, dtype),
         observed_data=_observed_data(bound, sites, names, dtype),
         remade=remade,
-        parameters=parameters_of(bound, sites, dtype),
+        parameters=_parameters(bound, sites, dtype),
         generated=functools.partial(traces.constrained, *bound),
         dims={name: names.of(name) for name in reported},
         coords=checked_labels(f"Model {title!r}", coords),
         **functions,
     )
+
+
+def _parameters(bound: traces.Bound, sites: Sites, dtype: DType) -> NamedParameters | None:
+    """Those of a model under the names of its latent sites; None where some of a site is observed."""
+    if sites.parts or sites.empty:
+        return None
+    free = {traces.free_name(name): shape for name, shape in sites.free.items()}
+    own = {in_files: name for name, in_files in sites.saved.items()}
+    forward = functools.partial(traces.unconstrained_values, bound, [own[name] for name in sites.free])
+    values = NamedValues(tuple(sites.free), free, dtype, forward, functools.partial(traces.constrained, *bound))
+    return values.parameters({name: sites.shapes[name] for name in sites.free})
 
 
 def _copied(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -127,12 +140,19 @@ def _copied(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, .
 
 
 def _remade(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> Remade | None:
-    """How the model is made of other arguments that are arrays; None where it has none of these."""
+    """How the model is made of other arguments that are arrays, or dicts with arrays; None where it has none of these,
+    or where an argument has no name."""
     try:
-        given = inspect.signature(model).bind(*args, **kwargs).arguments
+        bound = inspect.signature(model).bind(*args, **kwargs)
     except (TypeError, ValueError):
         return None
-    example = {name: np.asarray(value) for name, value in given.items() if isinstance(value, (np.ndarray, jax.Array))}
+    given: dict[str, Any] = bound.kwargs  # what can be given by keyword alone
+    kinds = bound.signature.parameters
+    for name, value in zip(kinds, bound.args):
+        if kinds[name].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            return None
+        given[name] = value
+    example = {name: np.asarray(_at(given, place)) for name, place in _places(given).items()}
     if not example or any(name in options for name in given):
         return None
     made_of = functools.partial(_made_of, model, given, options)
@@ -141,7 +161,35 @@ def _remade(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: 
 
 def _made_of(model: Any, given: Mapping[str, Any], options: Mapping[str, Any], data: Mapping[str, Any]) -> Model:
     """The model with other arrays among its arguments."""
-    return from_numpyro(model, **{**given, **data}, **options)
+    return from_numpyro(model, **_with(given, data), **options)
+
+
+def _places(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Where the arrays among the arguments are, by their names: an argument, or an entry of a dict, by its key. An
+    entry with the name of an argument, or of an entry before it, is left out."""
+    places: dict[str, tuple[str, ...]] = {name: (name,) for name, value in given.items() if _is_array(value)}
+    for name, value in given.items():
+        if type(value) is dict:
+            entries = {key: (name, key) for key, entry in value.items() if isinstance(key, str) and _is_array(entry)}
+            places = {**{key: place for key, place in entries.items() if key not in given}, **places}
+    return places
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, jax.Array))
+
+
+def _at(given: Mapping[str, Any], place: tuple[str, ...]) -> Any:
+    return functools.reduce(operator.getitem, place, given)
+
+
+def _with(given: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with other arrays in their places."""
+    whole, places = dict(given), _places(given)
+    for name, value in data.items():
+        argument, *key = places[name]
+        whole[argument] = {**whole[argument], key[0]: value} if key else value
+    return whole
 
 
 def _of_argument(
@@ -178,7 +226,7 @@ _OF_DRAWS: Mapping[str, Callable[..., Any]] = {
 def _with_arrays(function: Callable[..., Any], users: traces.Users, given: Mapping[str, Any], *arguments: Any) -> Any:
     """One of them whose last argument is arrays by name, in place of those that were given."""
     *own, data = arguments
-    return function(users, (), {**given, **data}, *own)
+    return function(users, (), _with(given, data), *own)
 
 
 def _name_of(model: Any) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpyro
 from numpy.typing import NDArray
 from numpyro import distributions
 from numpyro import handlers as effects
-from numpyro.infer import init_to_uniform
+from numpyro.infer import init_to_uniform, init_to_value
 from numpyro.infer import util as infer
 from typing_extensions import override
 
@@ -118,6 +118,14 @@ def unconstrained(site: Mapping[str, Any]) -> Any:
     """The real numbers of a site's value; its support has to have a bijection."""
     with infer.helpful_support_errors(site):
         return distributions.biject_to(site["fn"].support).inv(site["value"])
+
+
+def unconstrained_values(bound: Bound, names: Sequence[str], values: Mapping[str, Any]) -> list[Any]:
+    """The real numbers of the values of latent sites. names: of the sites, by which `values` are in that order."""
+    there = dict(zip(names, values.values(), strict=True))
+    with HANDLERS:
+        trace = first_trace(bound, key_of(0), init_to_value(values=there))
+        return [unconstrained(trace[name]) for name in names]
 
 
 # Handlers

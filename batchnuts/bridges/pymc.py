@@ -19,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.bridges.errors import names_in_files, place_in_users_code, text_of
+from batchnuts.bridges.named_values import NamedValues
 from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype, say_made_again, say_none, taking_data
 from batchnuts.bridges.versions import PYMC
 from batchnuts.mcmc.model.data_argument import Remade
 from batchnuts.mcmc.model.model import Data, DType, Model, NaturalScale
+from batchnuts.mcmc.model.named_parameters import NamedParameters
 from batchnuts.mcmc.model.variables import ModelError, Variable, checked_dims, checked_labels
 from batchnuts.process.signals import say
 from batchnuts.settings.schema import shown
@@ -148,6 +150,7 @@ def from_pymc(
         owner, coords
     )
     observed_variables = set(model.observed_RVs)
+    generated = functions["generated"]
     return Model(
         name=title,
         of_data=frozenset(v.name for v in model.deterministics if not observed_variables.isdisjoint(ancestors([v]))),
@@ -162,6 +165,7 @@ def from_pymc(
         initializer=functools.partial(around, np.concatenate([array.reshape(-1) for array in zeros]), JITTER),
         observed_data=_data(find_observations(model), given_dims),
         constant_data=_data(find_constants(model), given_dims),
+        parameters=_parameters(title, model, generated, dict(zip(names, zeros, strict=True)), dtype),
         remade=_remade(model, {"name": title, "dtype": dtype, "dims": dims, "coords": coords}),
         dims={v.name: given_dims.get(v.name, _axes(v.name, v.ndim)) for v in reported},
         coords=labels,
@@ -260,6 +264,38 @@ def _natural_scale(title: str, model: Any, reported: list[Any], dtype: DType) ->
     natural = _translated(title, "variables", model, graphs, dtype)
     density = _density(title, model, model.logp(jacobian=False), dtype)
     return lambda values: (natural(values), _scalar(density, values))
+
+
+def _parameters(
+    title: str, model: Any, generated: Translated, zeros: Mapping[str, NDArray[Any]], dtype: DType
+) -> NamedParameters | None:
+    """Those of a model under the names of its free random variables, on their own scale; None where PyTensor cannot
+    translate a transform."""
+    variables = [model.values_to_rvs[value] for value in model.value_vars]
+    given = {variable: variable.type(name=variable.name) for variable in variables}
+    names = tuple(variable.name for variable in variables)
+    try:
+        with _without_warnings():
+            graphs = clone_replace(_unconstrained(model), replace=given)
+        function = _as_function([*given.values()], graphs, dtype, model.check_bounds)
+    except Exception as error:
+        say(
+            f"Model {title!r}: initial values and files of earlier runs need its value variables "
+            f"(`unconstrained=True`), since PyTensor cannot translate its transforms to JAX: {_reason(error)}."
+        )
+        return None
+    forward = functools.partial(_in_order, Translated(function, names, tuple(zeros)))
+
+    def natural(*arrays: Any) -> Any:
+        return generated(dict(zip(zeros, arrays, strict=True)))
+
+    shapes = LIBRARY.result_shapes(natural, *zeros.values())
+    free = {name: array.shape for name, array in zeros.items()}
+    return NamedValues(names, free, dtype, forward, generated).parameters({name: shapes[name] for name in names})
+
+
+def _in_order(translated: Translated, values: Mapping[str, Any]) -> list[Any]:
+    return [*translated(values).values()]
 
 
 def _axes(name: str, ndim: int) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -92,11 +93,15 @@ def format_figure(figure: float, digits: str) -> str:
 
 
 def shown(value: Value, digits: str, bounds: Sequence[float | None] = ()) -> str:
-    """A figure with the range of its repetitions; where rounding would bring it to a bound, or over it, in full."""
-    rounded = format_figure(value.value, digits)
-    for bound in bounds:
-        if bound is not None and _order(float(rounded.replace(",", "")), bound) != _order(value.value, bound):
-            rounded = repr(value.value)
+    """A figure with the range of its repetitions; where rounding would bring it to a bound, or over it, with as many
+    more digits as keep it where it is."""
+
+    def keeps_side(text: str) -> bool:
+        near = float(text.replace(",", ""))
+        return all(bound is None or _order(near, bound) == _order(value.value, bound) for bound in bounds)
+
+    longer = (f"{value.value:.{places}g}" for places in range(4, 18))
+    rounded = next(filter(keeps_side, itertools.chain([format_figure(value.value, digits)], longer)))
     return f"{rounded} ({format_figure(value.low, digits)} to {format_figure(value.high, digits)})"
 
 

@@ -294,6 +294,47 @@ def test_float32_where_it_is_asked_for() -> None:
     np.testing.assert_allclose(value, on_jax(wide, wide.flat_log_density, x), rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["schools", *(pytest.param(n, marks=pytest.mark.slow) for n in list(MODELS)[1:])])
+def test_values_of_random_variables_and_positions_are_each_others(name: str) -> None:
+    made = MODELS[name]()
+    model = Model.from_pymc(made)
+    positions = model.initial_positions(np.random.default_rng(1), 3)
+    values = model.values_at(positions)
+    assert values is not None
+    assert set(values) == {variable.name for variable in made.free_RVs}
+    np.testing.assert_allclose(model.unconstrain(values), positions, rtol=1e-6, atol=1e-6)
+    assert model.generated is not None
+    expected = on_jax(model, lambda q: model.generated(model.constrain(q)), positions[1])
+    for variable, value in values.items():
+        np.testing.assert_allclose(value[1], expected[variable], rtol=1e-9)
+
+
+def test_initial_values_and_predictions_by_names_of_random_variables() -> None:
+    from batchnuts import predict, sample_chains
+    from batchnuts.mcmc.settings.run_settings import SettingsError
+
+    with pm.Model() as made:
+        x = pm.Data("x", np.zeros(3))
+        tau = pm.HalfNormal("tau", 1.0)
+        pm.Uniform("low", 0, tau)
+        pm.Normal("y", x * tau, 0.1, observed=[0.5, 1.0, 1.5], shape=x.shape)
+    model = Model.from_pymc(made)
+    settings = {"chains": 4, "draws": 1, "warmup": 0, "step_size": 1e-8, "max_tree_depth": 1, "seed": 1}
+    started = sample_chains(model, **settings, init={"values": {"tau": 2.0, "low": 0.5}})["posterior"]
+    np.testing.assert_allclose(started["tau"], 2.0, rtol=1e-4)
+    np.testing.assert_allclose(started["low"], 0.5, rtol=1e-4)
+    np.testing.assert_allclose(sample_chains(model, **settings, init={"values": {"tau": 2.0}})["posterior"]["tau"], 2.0)
+    with pytest.raises(SettingsError, match=r"'tau' is -2.0, which is outside of its support"):
+        sample_chains(model, **settings, init={"values": {"tau": -2.0}})
+    with pytest.raises(SettingsError, match=r"'low' is 3.0, which is outside of its support"):
+        sample_chains(model, **settings, init={"values": {"tau": 2.0, "low": 3.0}})
+    result = sample_chains(model, chains=4, draws=20, warmup=50)
+    part = result.sel(draw=slice(0, 9))
+    predicted = predict(part, {"x": [0.0, 0.0, 100.0]}, model=model).predictions["y"]
+    slopes = np.asarray(predicted)[..., 2] / 100
+    np.testing.assert_allclose(slopes, part["posterior"]["tau"].values, atol=0.01)
+
+
 def test_starts_lie_around_pymcs_initial_point() -> None:
     with pm.Model() as made:
         pm.Normal("x", 100, 1, initval=90)

@@ -50,7 +50,7 @@ def test_settings_and_results_are_those_of_pm_sample(monkeypatch: pytest.MonkeyP
         )  # fmt: skip
     starts = seen.pop("init")["values"]
     np.testing.assert_allclose(starts["mu"], [1.0, -1.0])
-    np.testing.assert_allclose(starts["tau_log__"], np.log([2.0, 1.0]))
+    np.testing.assert_allclose(starts["tau"], [2.0, 1.0])
     assert seen == {
         **{"draws": 50, "warmup": 60, "chains": 8, "seed": 3, "target_acceptance": 0.9, "max_tree_depth": 7},
         **{"metric": "dense", "progress": False, "groups": ["log_likelihood"], "keep_warmup": True},

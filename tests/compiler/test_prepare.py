@@ -149,7 +149,7 @@ def test_a_write_that_nothing_reads_is_within_its_buffer() -> None:
         lambda: reference.execute(typed, *inputs),
     )
     for run in runs:
-        with pytest.raises(LaneAssertionError, match=r"lane 1: wrote outside its buffer 'x'.*\(1 of 2 lanes"):
+        with pytest.raises(LaneAssertionError, match=r"lane 1: wrote outside of 'x'.*\(1 of 2 lanes"):
             run()
 
 

@@ -161,7 +161,7 @@ def test_ours_stands_beside_the_best_peer(tmp_path: Path) -> None:
 
 
 def test_rounding_does_not_bring_a_figure_to_a_bound_that_it_misses() -> None:
-    assert shown(Value(1, 1.9962, 1.5, 2.5, 3), ".3g", (2.0, None)) == "1.9962 (1.5 to 2.5)"
+    assert shown(Value(1, 1.9962, 1.5, 2.5, 3), ".3g", (2.0, None)) == "1.996 (1.5 to 2.5)"
     assert shown(Value(1, 0.95004, 0.9, 1.0, 3), ".3f", (0.95, None)) == "0.95004 (0.900 to 1.000)"
     assert shown(Value(1, 1.9962, 1.5, 2.5, 3), ".3g", (3.0, None)) == "2 (1.5 to 2.5)"
 

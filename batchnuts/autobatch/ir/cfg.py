@@ -34,7 +34,7 @@ def relabel(terminator: Terminator, renaming: dict[str, str]) -> Terminator:
                 return GotoOp(new(terminator.true_label))
             return replace(terminator, true_label=new(terminator.true_label), false_label=new(terminator.false_label))
         case PushGotoOp(resume, target):
-            return PushGotoOp(new(resume), new(target))
+            return replace(terminator, resume_label=new(resume), target_label=new(target))
         case IndirectGotoOp():
             return terminator
 

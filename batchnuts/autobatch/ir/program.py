@@ -132,8 +132,8 @@ class WriteRowOp:
     def message(self) -> str:
         """What is said of a lane whose index lies outside."""
         name = identifier(self.buffer)
-        shown = "" if re.fullmatch(r"_\d+", name) else f" {name!r}"  # a temporary, as of a row of a matrix
-        return f"wrote outside its buffer{shown}, within whose first axis the index must lie"
+        unnamed = re.fullmatch(r"_\d+|return", name)  # a temporary, as of a row of a matrix, or what is returned
+        return f"wrote outside of {'an array' if unnamed else repr(name)}: the index must lie within its first axis"
 
 
 def identifier(variable: str) -> str:
@@ -179,9 +179,10 @@ class FunctionCallOp:
 
 @dataclass(frozen=True)
 class PushOp:
-    """Duplicate the top frame of `var`."""
+    """Duplicate the top frame of `var`; `source` is the call that needs the frame, or that will."""
 
     var: str
+    source: Source | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -213,10 +214,11 @@ class BranchOp:
 
 @dataclass(frozen=True)
 class PushGotoOp:
-    """Enter a function body at `target_label`; its IndirectGotoOp comes back to `resume_label`."""
+    """Enter a function body at `target_label`; its IndirectGotoOp comes back to `resume_label`. `source`: the call."""
 
     resume_label: str
     target_label: str
+    source: Source | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -338,14 +338,17 @@ class _Code:
         """Stop before anything is changed, where a stack has no room for what the segment pushes."""
         pushed: dict[str, int] = {}
         most: dict[str, int] = {}
+        faults: dict[str, Fault] = {}
         for op in self.segment.ops:
             if isinstance(op, (PushOp, PopOp)):
                 pushed[op.var] = pushed.get(op.var, 0) + (1 if isinstance(op, PushOp) else -1)
                 most[op.var] = max(most.get(op.var, 0), pushed[op.var])
-        faults = {var: Fault(FaultKind.STACK_OVERFLOW, var) for var, frames in most.items() if frames > 0}
+            if isinstance(op, PushOp) and pushed[op.var] > 0:
+                faults.setdefault(op.var, Fault(FaultKind.STACK_OVERFLOW, op.var, op.source))
         if isinstance(self.segment.end, PushGotoOp):
             callee = self.lane.program.graph.block(self.segment.end.target_label).owner
-            faults[RETURN_ADDRESS] = Fault(FaultKind.STACK_OVERFLOW, f"{callee}.{RETURN_ADDRESS}")
+            addresses = f"{callee}.{RETURN_ADDRESS}"
+            faults[RETURN_ADDRESS] = Fault(FaultKind.STACK_OVERFLOW, addresses, self.segment.end.source)
         checked = set()
         for stack, fault in faults.items():
             code = self.lane.fault(fault)

@@ -84,16 +84,17 @@ def _lower_body(program: Program, function: Function, calls: Calls, labels: set[
             recursive = op.function == function.name or function.name in calls[op.function]
             # formal parameters get a frame of their own with every call, so only other variables need saving
             saved = sorted(live_out - set(op.vars_out) - set(function.vars_in)) if recursive else []
-            ops += [PushOp(v) for v in saved]
-            ops += [PushOp(v) for v in callee.vars_in]
+            ops += [PushOp(v, op.source) for v in saved]
+            ops += [PushOp(v, op.source) for v in callee.vars_in]
             ops += _copy(callee.vars_in, op.vars_in, op)
-            result.append(Block(label, tuple(ops), PushGotoOp(resume, callee.graph.entry), function.name, gate))
+            call = PushGotoOp(resume, callee.graph.entry, op.source)
+            result.append(Block(label, tuple(ops), call, function.name, gate))
             label, gate = resume, 0.0  # a gate holds lanes back once, before the first call
             ops = _copy(op.vars_out, callee.vars_out, op)
             ops += [PopOp(v) for v in callee.vars_out]
             ops += [PopOp(v) for v in reversed(saved)]
         if isinstance(block.terminator, IndirectGotoOp) and function.name != "main":
-            ops += [PushOp(v) for v in function.vars_out]
+            ops += [PushOp(v, function.source) for v in function.vars_out]
             ops += [PopOp(v) for v in function.vars_in]
         result.append(Block(label, tuple(ops), block.terminator, function.name, gate))
     return result

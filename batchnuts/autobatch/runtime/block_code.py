@@ -116,8 +116,8 @@ class MachineBlocks:
         codes: dict[int, int] = {}
         for step in steps:
             match step:
-                case PushOp(var):
-                    codes[id(step)] = self.add_fault(Fault(FaultKind.STACK_OVERFLOW, var))
+                case PushOp(var, source):
+                    codes[id(step)] = self.add_fault(Fault(FaultKind.STACK_OVERFLOW, var, source))
                 case WriteRowOp() | AssertOp():
                     codes[id(step)] = self.add_fault(Fault(FaultKind.ASSERTION, step.message, step.source))
         return codes
@@ -161,7 +161,8 @@ class MachineBlocks:
         call_code = 0
         if isinstance(block.terminator, PushGotoOp):
             callee = self.program.graph.block(block.terminator.target_label).owner
-            call_code = self.add_fault(Fault(FaultKind.STACK_OVERFLOW, f"{callee}.{RETURN_ADDRESS}"))
+            addresses = f"{callee}.{RETURN_ADDRESS}"
+            call_code = self.add_fault(Fault(FaultKind.STACK_OVERFLOW, addresses, block.terminator.source))
 
         def run(state: State) -> State:
             state = state.copy()

@@ -61,8 +61,8 @@ class Fault:
                 or_none = ", or None to let the stack grow" if can_grow else ""
                 contents = "return addresses" if name == RETURN_ADDRESS else f"variable {name!r}"
                 return StackOverflowError(
-                    f"lane {lane} recursed too deep in {function!r}: the stack of {contents} holds {depth} frames"
-                    f"{count}. " + (f"Give a larger max_stack_depth{or_none}." if is_given else _at_most(depth))
+                    f"{place}lane {lane} recursed too deep in {function!r}: the stack of {contents} holds {depth} "
+                    f"frames{count}. " + (f"Give a larger max_stack_depth{or_none}." if is_given else _at_most(depth))
                 )
             case FaultKind.TOO_MANY_SWEEPS:
                 return SweepLimitError(
@@ -71,7 +71,7 @@ class Fault:
                 )
             case FaultKind.CALL_DEPTH:
                 return StackOverflowError(
-                    f"lane {lane} recursed too deep in {self.subject!r}: calls may nest {depth} deep{count}. "
+                    f"{place}lane {lane} recursed too deep in {self.subject!r}: calls may nest {depth} deep{count}. "
                     + ("Give a larger max_stack_depth." if is_given else _at_most(depth))
                 )
 

@@ -99,7 +99,7 @@ def run_lane(program: Program, arguments: tuple[Any, ...], max_stack_depth: int 
         if called is not None:
             callee = program.function(called.function)
             if len(callers) == depth:
-                raise _LaneStopped(Fault(FaultKind.CALL_DEPTH, callee.name))
+                raise _LaneStopped(Fault(FaultKind.CALL_DEPTH, callee.name, called.source))
             arguments = tuple(activation.read(v) for v in called.vars_in)
             callers.append((activation, called))
             activation = _Activation(program, callee, arguments, depth)
@@ -143,10 +143,10 @@ class _Activation:
                     self.go_to(label)
                 case BranchOp(condition, yes, no):
                     self.go_to(yes if self.read(condition) else no)
-                case PushGotoOp(resume, entry):
+                case PushGotoOp(resume, entry, source):
                     if len(self.return_labels) == self.depth:
                         callee = self.function.graph.block(entry).owner
-                        raise _LaneStopped(Fault(FaultKind.CALL_DEPTH, callee))
+                        raise _LaneStopped(Fault(FaultKind.CALL_DEPTH, callee, source))
                     self.return_labels.append(resume)
                     self.go_to(entry)
                 case IndirectGotoOp():
@@ -168,9 +168,9 @@ class _Activation:
             case AssertOp(condition, message, source):
                 if not self.read(condition):
                     raise _LaneStopped(Fault(FaultKind.ASSERTION, message, source))
-            case PushOp(var):
+            case PushOp(var, source):
                 if len(self.frames[var]) > self.depth:
-                    raise _LaneStopped(Fault(FaultKind.STACK_OVERFLOW, var))
+                    raise _LaneStopped(Fault(FaultKind.STACK_OVERFLOW, var, source))
                 self.frames[var].append(self.frames[var][-1])
             case PopOp(var):
                 if len(self.frames[var]) == 1:

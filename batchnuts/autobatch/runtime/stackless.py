@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from batchnuts.autobatch.backends.backend import Array, Backend, Identity, PartFunction, State
+from batchnuts.autobatch.errors import Source
 from batchnuts.autobatch.ir.dataflow import function_liveness, live_after_ops
 from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import (
@@ -91,6 +92,7 @@ class _Call:
     function: Function
     inputs: dict[str, Array]
     lanes: np.ndarray
+    source: Source | None
 
 
 _Activation = Generator[_Call, tuple[Array, ...], tuple[Array, ...]]
@@ -212,7 +214,7 @@ class _Run:
                 continue
             lanes = call.lanes
             if len(activations) > depth:
-                self.stop(lanes, Fault(FaultKind.CALL_DEPTH, call.function.name))
+                self.stop(lanes, Fault(FaultKind.CALL_DEPTH, call.function.name, call.source))
                 lanes = np.zeros_like(lanes)
             activations.append(self.activation(call.function, call.inputs, lanes, len(activations)))
             results = None
@@ -230,7 +232,7 @@ class _Run:
                 if isinstance(part, FunctionCallOp):
                     callee = self.program.function(part.function)
                     arguments = {p: self.in_type_of(p, v, values) for p, v in zip(callee.vars_in, part.vars_in)}
-                    results = yield _Call(callee, arguments, lanes)
+                    results = yield _Call(callee, arguments, lanes, part.source)
                     named = dict(zip(callee.vars_out, results))
                     for variable, result in zip(part.vars_out, callee.vars_out):
                         self.merge(values, variable, self.in_type_of(variable, result, named), lanes)

@@ -166,7 +166,7 @@ def for_all(
     """What a short program gives for some chains, `width` of them at a time. leaves: the arrays of the data that the
     density takes, its last argument. each: see in_parts."""
     options = execution.run_options
-    if options["schedule"] == "auto":
+    if options["schedule"] == "auto" and not execution.at_own_pace:
         options["schedule"] = "earliest"  # each block once in a sweep: a search is short, and so compiles sooner
 
     def call(*arrays: NDArray[Any]) -> Any:

@@ -392,11 +392,21 @@ class ExecutionSettings(Settings):
     def _has_one_mode(self) -> bool:
         return self.backend != "auto" and len(engine_infos()[self.backend].modes) == 1
 
+    @property
+    def at_own_pace(self) -> bool:
+        """Whether the backend is one whose chains each run at their own pace, so that no schedule is needed."""
+        return self.backend != "auto" and engine_infos()[self.backend].own_pace
+
     @model_validator(mode="after")
     def _modes(self) -> ExecutionSettings:
         if self._has_one_mode() and "mode" in self.expert.model_fields_set:
             raise ValueError(
                 f"expert.mode: found {self.expert.mode!r}, which has no effect on backend {self.backend}; leave it out"
+            )
+        if self.at_own_pace and self.expert.schedule != "auto":
+            raise ValueError(
+                f"expert.schedule: found {self.expert.schedule!r}, which has no effect on backend {self.backend}, "
+                "where each chain runs at its own pace; leave it out"
             )
         return self
 

@@ -1,8 +1,9 @@
-"""Positions of a NumPyro model by values of its latent sites, as initial values and files of earlier runs have them."""
+"""Positions of a model of a library on JAX by the values of its own parameters, as initial values and files of earlier
+runs have them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -10,10 +11,7 @@ from weakref import WeakKeyDictionary
 import jax
 import numpy as np
 from numpy.typing import NDArray
-from numpyro import infer
 
-from batchnuts.bridges import numpyro_traces as traces
-from batchnuts.bridges.numpyro_sites import Sites
 from batchnuts.bridges.tracing import LIBRARY
 from batchnuts.mcmc.model.named_parameters import NamedParameters
 from batchnuts.mcmc.model.supports import SupportError
@@ -21,27 +19,29 @@ from batchnuts.mcmc.model.supports import SupportError
 Arrays = Mapping[str, NDArray[Any]]
 
 TOLERANCE = 1e-3
-"""How far a value may be, relative to the largest of its site, from what its real numbers give: more is outside of its
+"""How far a value may be, relative to the largest of its array, from what its real numbers give: more is outside of its
 support, less may be rounding."""
 
 
 @dataclass(frozen=True, eq=False)
-class SiteValues:
-    """The functions of `NamedParameters` for the latent sites of a model."""
+class NamedValues:
+    """The functions of `NamedParameters`, of two functions of JAX for one draw."""
 
-    bound: traces.Bound
-    names: Mapping[str, str]
-    """By names in files, those in NumPyro."""
+    names: Sequence[str]
     free: Mapping[str, tuple[int, ...]]
-    """The shapes of unconstrained values, by names in files and in order."""
+    """The shapes of the model's variables, in the order of the position."""
     dtype: str
+    forward: Callable[[Mapping[str, Any]], Sequence[Any]]
+    """Values by name to the arrays of the variables."""
+    backward: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    """Arrays by variable to values by name, among others."""
 
     def positions(self, values: Arrays) -> NDArray[np.float64]:
         """name -> [n, *shape] to positions [n, dimension]. Raises SupportError for a value outside of its support."""
         given = {name: np.asarray(values[name], self.dtype) for name in self.names}
         there, again = self._compiled("positions", self._position)(*given.values())
         for name, array in given.items():
-            scale = float(np.abs(array).max())
+            scale = float(np.abs(array).max(initial=0.0))
             near = np.isclose(np.asarray(again[name]), array, rtol=TOLERANCE, atol=TOLERANCE * scale)
             if not near.all():
                 row = int(np.argmin(near.reshape(len(near), -1).all(axis=1)))
@@ -60,10 +60,7 @@ class SiteValues:
 
     def _position(self, *values: Any) -> tuple[Any, dict[str, Any]]:
         """Of the values of one draw: its position, and the values there."""
-        with traces.HANDLERS:
-            there = dict(zip(self.names.values(), values, strict=True))
-            trace = traces.first_trace(self.bound, traces.key_of(0), infer.init_to_value(values=there))
-            free = [traces.unconstrained(trace[name]) for name in self.names.values()]
+        free = self.forward(dict(zip(self.names, values, strict=True)))
         position = jax.numpy.concatenate([jax.numpy.ravel(value) for value in free])
         return position, self._values(position)
 
@@ -71,10 +68,10 @@ class SiteValues:
         free, start = {}, 0
         for name, shape in self.free.items():
             size = int(np.prod(shape))
-            free[traces.free_name(name)] = position[start : start + size].reshape(shape)
+            free[name] = position[start : start + size].reshape(shape)
             start += size
-        sites = traces.constrained(*self.bound, free)
-        return {name: sites[name] for name in self.names}
+        found = self.backward(free)
+        return {name: found[name] for name in self.names}
 
     def _compiled(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         made = _compiled.setdefault(self, {})
@@ -82,17 +79,10 @@ class SiteValues:
             made[name] = LIBRARY.compiled(jax.vmap(function))
         return made[name]
 
+    def parameters(self, shapes: Mapping[str, tuple[int, ...]]) -> NamedParameters:
+        """What the model says of its parameters, of these shapes."""
+        return NamedParameters(shapes, self.position, constrained=self.values, at_once=self.positions)
 
-_compiled: WeakKeyDictionary[SiteValues, dict[str, Callable[..., Any]]] = WeakKeyDictionary()
+
+_compiled: WeakKeyDictionary[NamedValues, dict[str, Callable[..., Any]]] = WeakKeyDictionary()
 """What this process has compiled of each; not among its attributes, by which a changed model is found."""
-
-
-def parameters_of(bound: traces.Bound, sites: Sites, dtype: str) -> NamedParameters | None:
-    """Those of a model under the names of its latent sites; None where some of a site is observed."""
-    if sites.parts or sites.empty:
-        return None
-    own = {in_files: name for name, in_files in sites.saved.items()}
-    names = {name: own[name] for name in sites.free}
-    values = SiteValues(bound, names, dict(sites.free), dtype)
-    shapes = {name: sites.shapes[name] for name in sites.free}
-    return NamedParameters(shapes, values.position, constrained=values.values, at_once=values.positions)
