@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 BEGAN = time.time()
 """When this process began to read the package's files: what is in them later may not be what it runs."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "BatchnutsError",
