@@ -222,6 +222,31 @@ def test_initial_values_that_cannot_be(values: Any, message: str) -> None:
         batchnuts.sample_chains(schools(), chains=4, draws=1, warmup=0, init={"values": values})
 
 
+BOUNDED_BY_ANOTHER = """parameters { real<lower=0> top; array[2] real<lower=0, upper=top> low; }
+model { top ~ exponential(1); }"""
+
+
+def test_random_values_fit_bounds_that_depend_on_values_given() -> None:
+    result = batchnuts.sample_chains(
+        Model.from_stan(BOUNDED_BY_ANOTHER),
+        chains=16,
+        draws=1,
+        warmup=0,
+        seed=1,
+        step_size=1e-8,
+        init={"values": {"top": 1.0}},
+    )
+    np.testing.assert_allclose(result.posterior["top"], 1.0, atol=1e-3)
+    assert len(np.unique(np.round(result.posterior["low"][:, 0], 4), axis=0)) == 16
+
+
+def test_bounds_that_no_random_value_fits_are_reported() -> None:
+    with pytest.raises(SettingsError, match=r"50.*Random values of 'top' were tried 20 times; if their supports"):
+        batchnuts.sample_chains(
+            Model.from_stan(BOUNDED_BY_ANOTHER), chains=4, warmup=0, draws=1, init={"values": {"low": [50.0, 50.0]}}
+        )
+
+
 def test_includes_are_found_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "own.stan").write_text("real half(real x) { return x / 2; }\n")
     program = tmp_path / "program.stan"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,6 +24,10 @@ from batchnuts.settings.schema import SettingsError, shown
 Proposals = Callable[[int], NDArray[Any]]
 """A function of the number of an attempt: positions [chains, dimension] in the model's dtype, not finite where there is
 none."""
+
+
+COMPLETIONS = 20
+"""How often a chain tries random values of the variables without initial values, where the model refuses them."""
 
 
 def make_proposals(
@@ -158,18 +163,39 @@ def _of_values(model: Model, sampler: SamplerSettings, values: Mapping[str, Any]
         except ModelError as error:
             raise SettingsError(f"sampler.init.values: {error}") from None
 
-    def completed(attempt: int) -> NDArray[Any]:
-        rng = _rng(sampler, attempt)
+    def completed(rng: np.random.Generator, rows: slice = slice(None)) -> NDArray[Any]:
         if model.initializer is None:
             others = _uniform(model, sampler.init, rng, count).astype(model.dtype)
         else:
             others = model.initial_positions(rng, sampler.chain_count)[:count]
-        given = {name: array[np.arange(count) % len(array)] for name, array in spread.items()}
-        return unconstrained({**(model.values_at(others) or {}), **given})
+        given = {name: array[np.arange(count)[rows] % len(array)] for name, array in spread.items()}
+        return unconstrained({**(model.values_at(others[rows]) or {}), **given})
+
+    def one_completed(rng: np.random.Generator, row: int) -> NDArray[Any]:
+        for _ in range(COMPLETIONS - 1):
+            with contextlib.suppress(SettingsError):
+                return completed(rng, slice(row, row + 1))
+        return completed(rng, slice(row, row + 1))
+
+    def all_completed(attempt: int) -> NDArray[Any]:
+        try:
+            return completed(_rng(sampler, attempt))
+        except SettingsError:  # perhaps a random value outside of a support that depends on a value given
+            rng = _rng(sampler, attempt)
+        try:
+            return np.concatenate([one_completed(rng, row) for row in range(count)])
+        except SettingsError as error:
+            if any(repr(name) in str(error) for name in spread):
+                raise
+            random = ", ".join(repr(name) for name in shapes if name not in spread)
+            raise SettingsError(
+                f"{error} Random values of {random} were tried {COMPLETIONS} times; if their supports depend on the "
+                "values given, give values of all of them."
+            ) from None
 
     if set(spread) < set(shapes):
-        completed(0)  # values that are refused are reported before anything else
-        return completed
+        all_completed(0)  # values that are refused are reported before anything else
+        return all_completed
     rows = unconstrained(spread)
     return lambda attempt: rows[np.arange(count) % len(rows)]
 
