@@ -1,7 +1,7 @@
 """batchnuts: recursive NUTS, written for one chain and compiled to run for thousands of them.
 
 Public names: `autobatch` (the compiler of single-lane Python functions), `densities` (of distributions), `Model`, what
-its variables are declared with (`real`, `positive`, `simplex`, ...), `sample_chains`, `predict`, `check`,
+its variables are declared with (`real`, `positive`, `simplex`, ...), `sample_chains`, `extend`, `predict`, `check`,
 `sample_many`, `open_many`, `sbc`, `cross_validate`, `reloo`, `sensitivity`, `open_run`, `to_stan_csv`, `keep_programs`,
 `use_own_threads`, `BatchnutsError`, `__version__`. They are loaded on first use, so that `import batchnuts` (and the
 command line's `--help`) does not import TensorFlow.
@@ -29,6 +29,7 @@ __all__ = [
     "covariance_cholesky",
     "cross_validate",
     "densities",
+    "extend",
     "interval",
     "keep_programs",
     "lower",
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from batchnuts import autobatch, densities
     from batchnuts.api.calibrating import sbc
     from batchnuts.api.cross_validating import cross_validate, reloo
+    from batchnuts.api.extending import extend
     from batchnuts.api.predicting import predict
     from batchnuts.api.sampling import sample_chains
     from batchnuts.api.sampling_many import sample_many
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "BatchnutsError": "autobatch",
     "sample_chains": "api.sampling",
+    "extend": "api.extending",
     "predict": "api.predicting",
     "sample_many": "api.sampling_many",
     "sbc": "api.calibrating",
@@ -110,7 +113,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"batchnuts.{name}")
     if name in __all__ and name != "__version__":
         return getattr(importlib.import_module(f"batchnuts.{_MODULES.get(name, 'mcmc.model.declarations')}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    hint = "; expected batchnuts.sample_chains" if name == "sample" else ""
+    if name.startswith("from_"):  # a bridge
+        hint = f"; models are made by batchnuts.Model.{name}"
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

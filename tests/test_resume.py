@@ -24,7 +24,9 @@ from forked_runs import ForkedRun, run, start, start_and_end_while_drawing
 from test_cli_run import command
 from url_files import bucket_in
 
+import batchnuts
 from batchnuts import sample
+from batchnuts.autobatch import ops
 from batchnuts.cli.resume import TYPES
 from batchnuts.files.sealed_file import read_checkpoint, write_checkpoint
 from batchnuts.files.url import folder_of, location_of
@@ -245,6 +247,16 @@ MISTAKES = {
     "elsewhere": (["--resume", "memory://a.zarr"], 1, "no such run here, or it was started in another folder"),
     "with a config": (["--resume", "whole.nc", "--config", "run.yaml"], 2, "not allowed with argument"),
 }
+
+
+def test_a_run_of_python_is_not_made_longer_here(folder: Path) -> None:
+    """Its file has no model; what gives the longer run is said."""
+    model = batchnuts.Model.from_function(lambda q: -0.5 * ops.sum(q * q), dimension=2)
+    result = batchnuts.sample_chains(model, chains=2, draws=5, warmup=20, backend="numpy")
+    result.to_netcdf(str(folder / "python.nc"), engine="h5netcdf")
+    said = run("--resume", "python.nc", "sampler.draws=+5", cwd=folder, code=1).stderr
+    assert "python.nc cannot be extended here: it was sampled from Python" in said
+    assert "batchnuts.extend(batchnuts.open_run(path), draws, model=model)" in said
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

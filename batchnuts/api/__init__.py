@@ -1,1 +1,1 @@
-"""The Python entry: `sample_chains` and the types of its keywords."""
+"""The Python entry: `sample_chains`, what is done with a result next, and the types of their keywords."""

@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.api.fitted_models import fitted
 from batchnuts.many.data_sets import example_of
 from batchnuts.mcmc.model.model import Data, Model, ModelError
 from batchnuts.mcmc.output.result import Result
 from batchnuts.mcmc.settings.run_settings import split_settings
 from batchnuts.mcmc.storage.earlier_run import positions_of
 from batchnuts.settings.schema import SettingsError, shown
-
-MOST_BYTES = 2**28
-"""Positions of a result are kept up to this size, where they do not follow from its draws."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Made:
-    """What is known of a result of this process."""
-
-    result: weakref.ref[Any]
-    model: Model
-    position: NDArray[Any] | None
-    """[chains, draws, dimension]: of a model of another library, which reports other numbers than those that moved."""
-
-
-_MADE: dict[int, _Made] = {}
-"""By identity of a result."""
-
-
-def remember(result: Any, model: Model, position: NDArray[Any]) -> None:
-    """Note of which model a result is, and its positions [chains, draws, dimension], as long as there is the result."""
-    key = id(result)
-    kept = None
-    if not model.reports_variables and position.nbytes <= MOST_BYTES:
-        kept = np.array(position)  # not a part of the buffers of all draws
-    _MADE[key] = _Made(weakref.ref(result, lambda _: _MADE.pop(key, None)), model, kept)
 
 
 def predict(result: Any, data: Mapping[str, Any], *, model: Model | None = None, seed: int = 0) -> Result:
@@ -62,37 +35,23 @@ def predict(result: Any, data: Mapping[str, Any], *, model: Model | None = None,
     data; and `log_likelihood` where all observed data are given. Raises ModelError for data that do not fit, and a
     model that cannot have others; SettingsError for a result that is not of the model.
     """
-    from batchnuts.files.groups import datasets_of
+    from batchnuts.files.groups import dataset_in, datasets_of
     from batchnuts.mcmc.model.quantities import Quantities
     from batchnuts.mcmc.output.datasets import data_group, group_of, to_arviz
     from batchnuts.mcmc.storage.layout import entries_of
 
-    made_here = _MADE.get(id(result))
-    if made_here is not None and (
-        made_here.result() is not result or (model or made_here.model) is not made_here.model
-    ):
-        made_here = None
-    if model is None and made_here is not None:
-        model = made_here.model
-    if model is None:
-        raise ModelError(
-            "predict: it is not known of which model this result is. Expected what sample_chains returned in this "
-            "process, itself; of a file, or a part of a result, give model=..., the model that was fitted."
-        )
-    if not isinstance(model, Model):
-        raise ModelError(f"predict: model is {shown(model)}; expected the Model that was fitted.")
+    model, kept = fitted("predict", result, model)
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise SettingsError(f"seed: found {shown(seed)}; expected an integer from 0 on.")
     owner = f"Model {model.name!r}"
     if not any(model.gives(role) for role in ("predictive", "generated")):
         raise ModelError(f"{owner}: it has neither a function `predictive` nor generated quantities to predict with.")
     new, unknown = _with_new(model, data)
-    groups = {name: _dataset(result, name) for name in ("unconstrained_posterior", "posterior")}
+    groups = {name: dataset_in(result, name) for name in ("unconstrained_posterior", "posterior")}
     posterior = groups["posterior"]
     if posterior is None or not {"chain", "draw"} <= set(posterior.dims):
         raise SettingsError("result: found none with the group posterior, of chains and draws; expected a run's.")
     shape = posterior.sizes["chain"], posterior.sizes["draw"]
-    kept = None if made_here is None else made_here.position
     if kept is not None and kept.shape[:2] == shape:
         position = kept.reshape(-1, kept.shape[2])
     else:
@@ -125,15 +84,6 @@ def predict(result: Any, data: Mapping[str, Any], *, model: Model | None = None,
         made["predictions_constant_data"] = data_group(known, labels, attributes)
     found: Result = to_arviz(datasets_of(made))
     return found
-
-
-def _dataset(result: Any, name: str) -> Any:
-    """A group of a result of either ArviZ; None where it has none."""
-    try:
-        group = result[name]
-    except (KeyError, TypeError, AttributeError):
-        return None
-    return group.to_dataset() if hasattr(group, "to_dataset") else group
 
 
 def _is_known(posterior: Any, name: str, values: NDArray[Any]) -> bool:

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Literal, Unpack
+from collections.abc import Sequence
+from typing import Literal, Unpack
 
 import numpy as np
 
 from batchnuts.api.options import Options, with_options
-from batchnuts.api.predicting import remember
-from batchnuts.cluster.execution import execution_of
+from batchnuts.api.running import check_choices, run_from_python
 from batchnuts.mcmc.model.content import Content, chosen_groups
 from batchnuts.mcmc.model.model import Model, ModelError
 from batchnuts.mcmc.model.wrapping import how_to_wrap
 from batchnuts.mcmc.output.result import Result
 from batchnuts.mcmc.run.run import ProgressCallback
-from batchnuts.mcmc.run.sampling import run_chains
 from batchnuts.mcmc.settings.run_settings import split_settings
-from batchnuts.mcmc.storage.draws import Draws, RunFailed
-from batchnuts.process.signals import StopSignals, say
 from batchnuts.settings.schema import SettingsError, shown
-
-if TYPE_CHECKING:
-    from batchnuts.mcmc.output.summarizing import SummaryRun
 
 
 @with_options
@@ -64,16 +54,12 @@ def sample_chains(
     for settings that do not fit, ModelError for a model that cannot be sampled. Any other error after the first draw is
     raised with the draws in its attribute `result`.
     """
-    from batchnuts.mcmc.output.datasets import to_arviz, to_datasets
-    from batchnuts.progress.choice import default_view
-
     if not isinstance(model, Model):
         raise ModelError(
             f"sample_chains takes a Model, found {type(model).__name__}. Make one from a density with "
             f"batchnuts.Model.from_function(log_density, dimension=...).{how_to_wrap(model)}"
         )
-    if not (progress is None or isinstance(progress, bool) or callable(progress)):
-        raise SettingsError(f"progress: found {progress!r}; expected true, false, None, or a function of a Progress.")
+    check_choices(progress, signals)
     for name, flag in (
         ("unconstrained", unconstrained),
         ("divergences", divergences),
@@ -82,8 +68,6 @@ def sample_chains(
     ):
         if not isinstance(flag, bool | np.bool_):
             raise SettingsError(f"{name}: found {shown(flag)}; expected True or False.")
-    if signals not in ("keep", "raise"):
-        raise SettingsError(f"signals: found {shown(signals)}; expected 'keep' or 'raise'.")
     sampler, execution = split_settings(settings)
     content = Content(
         unconstrained=unconstrained,
@@ -97,61 +81,4 @@ def sample_chains(
         raise SettingsError(
             f"keep_draws: found False with {named}=True, which needs the draws; give only one of the two."
         )
-    view = nullcontext(progress) if callable(progress) else default_view(progress)
-    with StopSignals() as stop, nullcontext() if keep_draws else _summaries(model, content) as stream:
-
-        def result_of(draws: Draws) -> Result:
-            data: Result = to_arviz(
-                to_datasets(draws, model, content=content) if stream is None else stream.finish(draws)
-            )
-            remember(data, model, draws.rectangle(draws.position))
-            return data
-
-        failure: RunFailed | None = None
-        try:
-            with view as report:
-                draws = run_chains(
-                    model, sampler, execution, report, stop, content=content, stream=stream, where=execution_of
-                )
-        except RunFailed as failed:
-            failure = failed
-        if failure is not None:  # not while that is handled: a user sees the error alone
-            error = failure.cause
-            try:
-                error.result = result_of(failure.draws)  # type: ignore[attr-defined]
-            except BaseException as second:
-                raise second from error
-            error.add_note("The draws made so far are in this exception's attribute `result`.")
-            raise error
-        if not draws.done.any():
-            raise KeyboardInterrupt(f"{stop.name}; no draws were made yet")
-        stop.hold()
-        result = result_of(draws)
-    if signals == "raise" and (draws.interrupted or stop.first is not None):
-        raise _interrupt(stop, draws, result, keep_draws)
-    if draws.interrupted:
-        say(f"{stop.name}; {draws.what_there_is(keep_draws)}.")
-    return result
-
-
-def _interrupt(stop: StopSignals, draws: Draws, result: Result, keeps_draws: bool) -> KeyboardInterrupt:
-    """The interrupt that ended the run, with its draws."""
-    error = KeyboardInterrupt(
-        f"{stop.name}; {draws.what_there_is(keeps_draws)}, in this exception's attribute `result`"
-    )
-    error.result, error.signal = result, stop.first  # type: ignore[attr-defined]
-    return error
-
-
-@contextmanager
-def _summaries(model: Model, content: Content) -> Iterator[SummaryRun]:
-    """Give what reduces draws that are not kept, with a folder for as long as it is needed."""
-    from batchnuts.mcmc.output.summarizing import SummaryRun, require_sketches
-
-    require_sketches()
-    with TemporaryDirectory(prefix="batchnuts-") as folder:
-        run = SummaryRun(Path(folder) / "blocks", model, content)
-        try:
-            yield run
-        finally:
-            run.close()
+    return run_from_python(model, sampler, execution, content, progress, signals)

@@ -38,13 +38,12 @@ from batchnuts.mcmc.settings.run_settings import (
 )
 from batchnuts.mcmc.storage.stored_run import has_zarr
 from batchnuts.models import REGISTRY, ModelOptions, build
-from batchnuts.settings.schema import IN_OTHER_LIBRARIES, Settings, fields_of, nearest, shown
+from batchnuts.settings.schema import IN_OTHER_LIBRARIES, Settings, dump_settings, fields_of, nearest, shown
 from batchnuts.settings.yaml import (
     ConfigError,
     Origin,
     apply_override,
     check_section,
-    dump_settings,
     find_config,
     packaged_configs,
     read_yaml,

@@ -39,6 +39,18 @@ class Settings(BaseModel):
                 raise ValueError(f"{name}: found {shown(getattr(self, name))}, which has no effect {reason}")
 
 
+def dump_settings(settings: Settings) -> dict[str, Any]:
+    """Plain data that the same settings can be read from; what the others make meaningless is left out."""
+    data = settings.model_dump(mode="json", by_alias=True)
+    for name in settings.without_effect():
+        *groups, key = name.split(".")
+        place = data
+        for group in groups:
+            place = place[group]
+        del place[key]
+    return data
+
+
 def fields_of(schema: type[BaseModel]) -> dict[str, FieldInfo]:
     """The fields by the names that users write, which a reserved word of Python cannot be in a class."""
     return {field.alias or name: field for name, field in schema.model_fields.items()}

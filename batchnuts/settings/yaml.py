@@ -306,18 +306,6 @@ def check_section(
         return None
 
 
-def dump_settings(settings: Settings) -> dict[str, Any]:
-    """Plain data that the same settings can be read from; what the others make meaningless is left out."""
-    data = settings.model_dump(mode="json", by_alias=True)
-    for name in settings.without_effect():
-        *groups, key = name.split(".")
-        place = data
-        for group in groups:
-            place = place[group]
-        del place[key]
-    return data
-
-
 def to_yaml(data: Mapping[str, Any]) -> str:
     """Plain data as YAML, in its own order."""
     stream = io.StringIO()

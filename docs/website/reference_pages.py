@@ -70,7 +70,7 @@ PAGES = (
         "Sampling",
         "From a model to draws, and what is known of them.",
         (
-            ("", _of("batchnuts", "sample_chains", "check", "predict")),
+            ("", _of("batchnuts", "sample_chains", "check", "extend", "predict")),
             (
                 "Many fits",
                 _of("batchnuts", "sample_many", "sbc", "cross_validate", "reloo", "sensitivity"),

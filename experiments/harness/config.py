@@ -17,8 +17,8 @@ from pydantic import Field, model_validator
 
 from batchnuts.experiments.harness.rows import Row
 from batchnuts.experiments.harness.task import Task
-from batchnuts.settings.schema import Settings, nearest
-from batchnuts.settings.yaml import dump_settings, to_yaml
+from batchnuts.settings.schema import Settings, dump_settings, nearest
+from batchnuts.settings.yaml import to_yaml
 
 Point = tuple[str, str, int]
 """(curve, target, size): a curve is measured on a problem or a workload, at a number of chains or of rows."""

@@ -6,14 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, Self, TypeVar
 
 from batchnuts.experiments.harness.config import Claim, ResultsSettings
-from batchnuts.settings.schema import Settings, nearest
+from batchnuts.settings.schema import Settings, dump_settings, nearest
 from batchnuts.settings.yaml import (
     ConfigError,
     Origin,
     Schema,
     apply_override,
     check_section,
-    dump_settings,
     find_config,
     read_yaml,
     set_key,

@@ -27,8 +27,8 @@ from batchnuts.experiments.samplers.registry import REGISTRY
 from batchnuts.experiments.samplers.task import Task
 from batchnuts.mcmc.statistics.chain_moments import MINIMUM_DRAWS
 from batchnuts.models import ModelOptions
-from batchnuts.settings.schema import Settings
-from batchnuts.settings.yaml import check_section, dump_settings
+from batchnuts.settings.schema import Settings, dump_settings
+from batchnuts.settings.yaml import check_section
 
 
 class ProblemSettings(Labelled):

@@ -36,6 +36,7 @@ from batchnuts.mcmc.statistics.rounding import rounding_of
 from batchnuts.mcmc.storage.draws import Draws
 from batchnuts.mcmc.storage.history import History
 from batchnuts.mcmc.storage.layout import Entries, Layout
+from batchnuts.settings.schema import dump_settings
 
 if TYPE_CHECKING:
     import xarray
@@ -267,10 +268,7 @@ def settings_attributes(
     model: Model, settings: SamplerSettings, execution: ExecutionSettings, config: Mapping[str, Any] | None
 ) -> Attributes:
     """Attributes that are known before a run; config: as for `to_datasets`."""
-    resolved = config or {
-        "sampler": settings.model_dump(mode="json", by_alias=True),
-        "execution": execution.model_dump(mode="json", by_alias=True),
-    }
+    resolved = config or {"sampler": dump_settings(settings), "execution": dump_settings(execution)}
     return {
         "created_at": datetime.now(UTC).isoformat(),
         "inference_library": "batchnuts",

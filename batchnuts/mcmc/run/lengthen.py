@@ -1,6 +1,6 @@
-"""A run that has ended, made longer: `python -m batchnuts.sample --resume RUN sampler.draws=+1000`.
+"""A run that has ended, made longer: `python -m batchnuts.sample --resume RUN sampler.draws=+1000`, and `extend`.
 
-Its file says where chains ended, with the gradients there, so further draws are those that a longer run would have
+Its groups say where chains ended, with the gradients there, so further draws are those that a longer run would have
 made, bit for bit; but where `sampler.until` had ended it in the middle of other draws, gradients are evaluated again.
 The further draws are laid out as a run of their own, and each group is joined to that of the file. Those of a Zarr
 store go to a store of their own first, and then to a copy of it whose chunks are hard links: so the run stays as it was
@@ -51,6 +51,8 @@ _COMPUTED = frozenset(GROUP_OF_FUNCTION.values()) - {"posterior"}
 NEEDED = ("made_with", "model_described", "metric", "dtype")
 """Attributes of the group `adaptation` that files of earlier versions lack."""
 
+NOT_ALL_STARTED = "not every chain had started when its extension ended"
+
 
 @dataclass(frozen=True, eq=False)
 class EndedRun:
@@ -68,15 +70,11 @@ class EndedRun:
 
 
 def ended_run(path: OutputLocation, further_draws: int) -> EndedRun:
-    """The run in a file, whose config asks for `more` draws than it has.
+    """The run in a file, with a config that asks for `further_draws` more of each chain.
 
     Raises CheckpointError for a file that cannot be made longer: of something else, of an earlier version, of a run
-    that was interrupted.
+    that was interrupted, or that was sampled from Python.
     """
-
-    def refused(why: str) -> CheckpointError:
-        return CheckpointError(f"{path} cannot be extended: {why}.")
-
     recover(path)
     try:
         names = ("adaptation", "progress") if is_zarr(path) else ("sample_stats", "adaptation", "progress")
@@ -85,22 +83,40 @@ def ended_run(path: OutputLocation, further_draws: int) -> EndedRun:
             groups |= {name: group for name, group in open_zarr(path).items() if name == "sample_stats"}
     except SettingsError as error:
         raise CheckpointError(str(error)) from error
+    saved = ended_of_groups(groups, further_draws, str(path))
+    if "output" not in saved.config:
+        raise CheckpointError(
+            f"{path} cannot be extended here: it was sampled from Python, and the file does not have the model. In "
+            "Python, batchnuts.extend(batchnuts.open_run(path), draws, model=model) gives the longer run."
+        )
+    return EndedRun(path, groups["sample_stats"].sizes["draw"], saved)
+
+
+def ended_of_groups(groups: Mapping[str, xarray.Dataset], further_draws: int, name: str) -> SavedRun:
+    """The run in groups of this name, as its state after its last draw; see `ended_run`. Raises CheckpointError."""
+
+    def refused(why: str) -> CheckpointError:
+        return CheckpointError(f"{name} cannot be extended: {why}.")
+
     if "sample_stats" not in groups:
-        raise refused("its draws were not saved (output.draws), or it is not a batchnuts run")
+        raise refused(
+            "its draws were not saved (output.draws, or keep_draws of sample_chains), or it is not a batchnuts run"
+        )
     if "adaptation" not in groups:
         raise refused("it was written by an earlier version, and has no group adaptation")
     adaptation, stats = groups["adaptation"], groups["sample_stats"]
-    if "lp" not in stats or "last_position" not in adaptation:
-        raise refused("it has no draws")
     about = adaptation.attrs
-    if missing := [name for name in NEEDED if name not in about]:
+    if missing := [key for key in NEEDED if key not in about]:
         raise refused(f"it was written by an earlier version, and has no attribute {missing[0]}")
     if about["interrupted"]:
         raise refused("it was interrupted, and has no checkpoint; it would be another run")
-    draws = int(about["draws_complete"])
-    if stats.sizes["draw"] != draws:
-        raise refused("some of its draws were not saved (output.thin)")
-    return EndedRun(path, draws, saved_of_file(stats, adaptation, groups.get("progress"), further_draws))
+    if "lp" not in stats or "last_position" not in adaptation:
+        raise refused("it has no draws")
+    if stats.sizes["draw"] != int(about["draws_complete"]):
+        raise refused(
+            "it lacks some of its draws (output.thin); start another run from its tuning, sampler.warmup.from"
+        )
+    return saved_of_file(stats, adaptation, groups.get("progress"), further_draws)
 
 
 def joined(ended: EndedRun, further: Mapping[str, xarray.Dataset]) -> dict[str, xarray.Dataset]:
@@ -111,6 +127,18 @@ def joined(ended: EndedRun, further: Mapping[str, xarray.Dataset]) -> dict[str, 
     earlier = read_groups(str(ended.path), tuple({**further, **dict.fromkeys(_COMPUTED | _OF_WARMUP)}), "--resume")
     if earlier["sample_stats"].sizes["draw"] != ended.draws:
         raise CheckpointError(f"{ended.path} has changed while it was being extended; the new draws are discarded.")
+    return joined_groups(earlier, further, ended.draws)
+
+
+def joined_groups(
+    earlier: Mapping[str, xarray.Dataset], further: Mapping[str, xarray.Dataset], draws: int
+) -> dict[str, xarray.Dataset]:
+    """The groups of the longer run, from those of its first `draws` draws and of the further ones.
+
+    Raises CheckpointError where the further draws ended before every chain had started on them.
+    """
+    if not np.array_equal(earlier["sample_stats"]["chain"], further["sample_stats"]["chain"]):
+        raise CheckpointError(f"The run is unchanged: {NOT_ALL_STARTED}.")
     attributes = further["posterior"].attrs = _attributes(earlier, further)
     log_density = [groups["sample_stats"]["lp"].values for groups in (earlier, further)]
     attributes["log_density_rounding"] = rounding_of(np.concatenate(log_density, axis=1))
@@ -126,11 +154,10 @@ def joined(ended: EndedRun, further: Mapping[str, xarray.Dataset]) -> dict[str, 
         along = "divergence" if name == "divergences" else "draw"
         if name in earlier and along in group.dims and _grows(name):
             shorter_group = earlier[name].drop_vars(lacking.get(name, ()), errors="ignore")
-            parts = [shorter_group.sel(chain=group["chain"]) if along == "draw" else shorter_group, group]
-            group = _one_after_the_other(parts, along)
+            group = _one_after_the_other([shorter_group, group], along)
         groups[name] = group.copy()
         groups[name].attrs = _with_own(attributes, further[name])  # none of the shorter run's, such as why it ended
-    groups["adaptation"] = _of_all_draws(earlier["adaptation"], groups, ended.draws)
+    groups["adaptation"] = _of_all_draws(earlier["adaptation"], groups, draws)
     return groups
 
 
@@ -218,7 +245,7 @@ def replace_store(ended: EndedRun) -> dict[str, xarray.Dataset]:
     if earlier["sample_stats"].sizes["draw"] != ended.draws:
         raise CheckpointError(f"{path} has changed while it was being extended; the new draws are discarded.")
     if not np.array_equal(earlier["posterior"]["chain"], further["posterior"]["chain"]):
-        raise CheckpointError(f"{path} is unchanged: not every chain had started when its extension ended.")
+        raise CheckpointError(f"{path} is unchanged: {NOT_ALL_STARTED}.")
     lacking = _lacking(earlier, further)
     if isinstance(path, Url):
         beside = ZarrFilesBeside.of_store(place_of(path))

@@ -171,7 +171,7 @@ class Draws:
             first_draws = f"the first {self.complete} of {self.settings.draws} draws"
             return f"a summary of {first_draws} of each of {in_words(chains, 'chain')}"
         further = int(self.done.sum()) - self.complete * chains
-        if not self.complete:
+        if not self.first + self.complete:
             some = int((self.done > 0).sum())
             return (
                 f"not every chain has a draw yet: the {further} draws of {some} of {asked} chains are in the group "
@@ -181,4 +181,4 @@ class Draws:
         if chains < asked:
             whose = f"{whose} (the other {asked - chains} had not started)"
         rest = f"; the faster chains' further draws ({further} in all) are in the group 'unfinished'" if further else ""
-        return f"{self.complete} of {self.settings.draws} draws of each of {whose}{rest}"
+        return f"{self.first + self.complete} of {self.settings.draws} draws of each of {whose}{rest}"
