@@ -86,18 +86,21 @@ def is_speculable(node: ast.expr, static: Callable[[ast.AST], Any]) -> bool:
     return True
 
 
-def is_of_language(node: ast.expr, static: Callable[[ast.AST], Any]) -> bool:
+def is_of_language(
+    node: ast.expr, static: Callable[[ast.AST], Any], also: Callable[[Any], bool] = lambda function: False
+) -> bool:
     """Whether the functions that an expression calls are all the language's own, or others of this package, or make
-    structures: none of them asks what kind of array it has been given."""
+    structures, or are some `also`: none of them asks what kind of array it has been given."""
     for part in ast.walk(node):
         if isinstance(part, ast.Call):
             replaces = isinstance(part.func, ast.Attribute) and part.func.attr == "_replace"
-            if not replaces and not _is_ours(static(part.func)):
+            if not replaces and not is_ours(called := static(part.func)) and not also(called):
                 return False
     return True
 
 
-def _is_ours(function: Any) -> bool:
+def is_ours(function: Any) -> bool:
+    """Whether a function is of this package, one of Python's that the language has, or makes structures."""
     if isinstance(function, type):
         return function in _BUILTINS or function.__bases__ == (tuple,) or _only_has_fields(function)  # a NamedTuple
     if function in _BUILTINS:

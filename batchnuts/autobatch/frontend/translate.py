@@ -24,6 +24,7 @@ from batchnuts.autobatch.frontend import expressions, known, speculation
 from batchnuts.autobatch.frontend.builder import Builder
 from batchnuts.autobatch.frontend.function_values import functions_named
 from batchnuts.autobatch.frontend.hidden_state import Hidden
+from batchnuts.autobatch.frontend.recordable_helpers import consists_of_language
 from batchnuts.autobatch.frontend.unsupported import KEYWORDS, REWRITES
 from batchnuts.autobatch.ir.program import AssertOp, Primitive, PrimOp
 from batchnuts.autobatch.language.arrays import tensor_library_of
@@ -122,7 +123,8 @@ def compute(b: Builder, outs: tuple[str, ...], node: ast.expr, where: Source, fi
         speculable=not count and speculation.is_speculable(node, static),
         offset=speculation.offset_of(node) if len(names) == 1 else None,
         rearranges=speculation.rearranges(node, static),
-        of_language=speculation.is_of_language(node, static),
+        of_language=(of_language := speculation.is_of_language(node, static)),
+        recordable=of_language or speculation.is_of_language(node, static, consists_of_language),
         written=expressions.as_written(node, b.held),
     )
     held = tuple(b.variable(b.check()) for _ in range(count))

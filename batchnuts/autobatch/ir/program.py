@@ -83,6 +83,8 @@ class Primitive:
     """Which inputs, if any, it passes on unchanged does not depend on their values."""
     of_language: bool = field(default=False, compare=False)
     """Whether it calls functions of this package alone, and so can be evaluated with arrays that have types only."""
+    recordable: bool = field(default=False, compare=False)
+    """Whether that holds, or it calls users' helpers too that consist of such functions (recordable_helpers.py)."""
     written: str = field(default="", compare=False)
     """The expression in the user's source, for messages, where `text` names what the compiler added."""
     shared: tuple[Shared, ...] = field(default=(), compare=False)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.ir.expression import Argument, Constant, Expression, Node, Ref, Slice
+from batchnuts.autobatch.ir.expression import Argument, Constant, Expression, Node, Ref, Slice, operands
 from batchnuts.autobatch.ir.program import COPY, Block, Function, Op, Primitive, PrimOp, Program, TensorType
 from batchnuts.autobatch.language.arrays import is_python_scalar
 from batchnuts.autobatch.language.libraries.recording import LIBRARY, Recorded, Recording
@@ -62,7 +62,8 @@ def record_expressions(program: Program) -> Program:
 def expression_of(primitive: Primitive, inputs: Types, outputs: Types) -> Expression | None:
     """What a primitive computes of arrays of these types, its results in those; None where only its function says."""
     constant = not inputs  # and the frontend refuses hidden state (`refuse_hidden_state`)
-    if not (primitive.of_language or constant) or primitive.batched or primitive.costly or primitive.shared:
+    recordable = primitive.of_language or primitive.recordable or constant
+    if not recordable or primitive.batched or primitive.costly or primitive.shared:
         return None
     recording = Recording()
     arrays = [recording.input(type_.dtype, type_.shape) for type_ in inputs]
@@ -73,9 +74,16 @@ def expression_of(primitive: Primitive, inputs: Types, outputs: Types) -> Expres
         return None
     try:
         recording.outputs = [_in_type(result, type_) for result, type_ in zip(results, outputs, strict=True)]
-        return folded(as_expression(recording))
+        expression = as_expression(recording)
     except NotRecorded:
         return None
+    unchecked = not primitive.of_language and any(map(_indexes_by_values, expression.nodes))
+    return None if unchecked else folded(expression)
+
+
+def _indexes_by_values(node: Node) -> bool:
+    """Whether it takes elements at computed places: in a helper's text nothing has checked that they are inside."""
+    return node.function == "item" and any(isinstance(part, Ref) for part in operands(node.arguments[1:]))
 
 
 def emitted_of(primitive: Primitive, inputs: Types, outputs: Types) -> Expression | None:
