@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -101,7 +102,10 @@ def _with_new(model: Model, data: Any) -> tuple[Model, set[str]]:
     if not isinstance(example, Mapping):  # an array, a tuple: all of it
         return model.with_data(data), set()
     if not isinstance(data, Mapping):
-        raise ModelError(f"{owner}: data is {shown(data)}; expected some of {', '.join(example)} by name.")
+        of_file = isinstance(data, str | os.PathLike)
+        hint = "; read a file first: json.loads(Path(...).read_text())" if of_file else ""
+        expected = f"expected some of {', '.join(example)} by name{hint}"
+        raise ModelError(f"{owner}: data is {shown(data)}; {expected}.")
     given = {name: array for name, array in data.items() if array is not None}
     rows: dict[int, int] = {}
     for name, array in given.items():

@@ -279,7 +279,7 @@ SHAPED = "data { int N; int K; matrix[N, K + 1] x; } parameters { real m; } mode
 MISTAKES: list[tuple[str, Any, str]] = [
     ("nothing.stan", None, "The Stan program 'nothing.stan' cannot be read"),
     (SCHOOLS.replace("real mu;", "real mu"), SCHOOLS_DATA, r"Stan's compiler says:\n(.|\n)*line 9"),
-    (SCHOOLS, {**SCHOOLS_DATA, "J": 7}, r"its data 'y' \(declared in line 4\) have shape \(8,\); expected \(7,\)\.$"),
+    (SCHOOLS, {**SCHOOLS_DATA, "J": 7}, r".y. \(declared in line 4\) have shape \(8,\); expected \(7,\), as J is 7\.$"),
     (SCHOOLS, {"J": 8, "y": SCHOOLS_DATA["y"]}, r"its data have no 'sigma' \(declared in line 5\)\.$"),
     (
         SCHOOLS,

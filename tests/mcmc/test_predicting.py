@@ -83,7 +83,8 @@ def test_a_file_or_a_part_of_a_result_needs_the_model(fitted: Any) -> None:
     ("data", "message"),
     [
         ({"z": NEW}, "data has 'z', which the data that the model was made with lack"),
-        (3, r"data is 3; expected some of x, y, scale by name"),
+        (3, r"data is 3; expected some of x, y, scale by name\."),
+        ("new.json", "by name; read a file first: json.loads"),
         ({"x": NEW, "y": np.ones(3)}, r"data\.y has 3 rows, and others 2; the fit had equally many"),
         ({"y": np.ones(5)}, r"data lack 'x', which had 40 rows in the fit, as others that now have 5\. Give it too"),
         ({"x": np.ones((2, 4))}, "its function generated, given one draw, failed"),

@@ -64,7 +64,11 @@ def simplified(b: Builder, node: ast.expr) -> ast.expr:
 def refuse_statement(b: Builder, node: ast.stmt) -> None:
     """The rule for statements that the language does not have."""
     keyword = KEYWORDS.get(type(node), type(node).__name__.lower())
-    b.refuse(node, f"a `{keyword}` statement", REWRITES.get(type(node), "rewrite it with if and while"))
+    b.refuse(
+        node,
+        f"{'an' if keyword[0] in 'aeiou' else 'a'} `{keyword}` statement",
+        REWRITES.get(type(node), "rewrite it with if and while"),
+    )
 
 
 def with_functions_named(b: Builder, node: ast.stmt) -> ast.stmt:

@@ -34,8 +34,15 @@ def wrong_shape(mir: str, data: Mapping[str, Any]) -> tuple[str, str] | None:
         found, expected = np.shape(data[name]), _shape(declared, data)
         same = len(found) == len(expected) and all(b in (a, None) for a, b in zip(found, expected, strict=True))
         if not same and np.size(data[name]) > 1:
-            return name, f"shape {found}; expected {_words(expected)}"
+            return name, f"shape {found}; expected {_words(expected)}{_given_by(declared, found, expected)}"
     return None
+
+
+def _given_by(declared: SizedType, found: tuple[int, ...], expected: tuple[int | None, ...]) -> str:
+    """Which of the data say how long the axes are that differ, in words."""
+    axes = zip(declared.sizes, found, expected, strict=False)
+    names = {size.name: length for size, a, length in axes if size.kind == "Var" and length not in (a, None)}
+    return f", as {' and '.join(f'{name} is {length}' for name, length in names.items())}" if names else ""
 
 
 def lengths_of(mir: str) -> dict[str, str]:
