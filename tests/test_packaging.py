@@ -105,3 +105,13 @@ def test_a_library_of_models_that_is_missing_or_too_old_is_named_before_it_is_im
         library.importing(),
     ):
         raise ImportError("cannot import name 'moved'")
+
+
+@pytest.mark.parametrize(
+    ("guess", "said"),
+    [("sample", "expected batchnuts.sample_chains"), ("from_stan", "models are made by batchnuts.Model.from_stan")],
+)
+def test_a_name_that_is_elsewhere_is_said(guess: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(batchnuts, guess, raising=False)  # the module of the command line, where it is imported
+    with pytest.raises(AttributeError, match=f"has no attribute '{guess}'; {said}"):
+        getattr(batchnuts, guess)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import ValidationError
 
 from batchnuts.api.fitted_models import fitted
 from batchnuts.api.running import EarlierDraws, check_choices, run_from_python
@@ -18,8 +17,8 @@ from batchnuts.mcmc.output.result import Result
 from batchnuts.mcmc.run.lengthen import ended_of_groups
 from batchnuts.mcmc.run.run import ProgressCallback
 from batchnuts.mcmc.settings.cluster_settings import ClusterSettings
-from batchnuts.mcmc.settings.run_settings import ExecutionSettings, SamplerSettings, split_settings
-from batchnuts.settings.schema import SettingsError, explain, shown
+from batchnuts.mcmc.settings.run_settings import split_settings
+from batchnuts.settings.schema import SettingsError, shown
 
 
 def extend(
@@ -56,13 +55,11 @@ def extend(
     if any(sizes.get(dim) != axes[1][dim] for sizes in axes for dim in ("chain", "draw")):
         raise CheckpointError("This result cannot be extended: its group posterior lacks some of the run's draws.")
     config = saved.config
+    split_settings({"cluster": cluster})  # a mistake of the caller's
     try:
-        sampler = SamplerSettings.model_validate(config["sampler"])
-        execution = ExecutionSettings.model_validate({**config["execution"], "cluster": None})
-    except ValidationError as error:  # settings of another version
-        raise CheckpointError(f"This result cannot be extended: {'; '.join(explain(error, SamplerSettings))}") from None
-    _, given = split_settings({"cluster": cluster})
-    execution = execution.model_copy(update={"cluster": given.cluster})
+        sampler, execution = split_settings({**config["sampler"], **config["execution"], "cluster": cluster})
+    except SettingsError as error:  # settings of another version
+        raise CheckpointError(f"This result cannot be extended: {error}") from None
     content = Content(
         variables=tuple(map(str, groups["posterior"].data_vars)),
         dtype=config.get("output", {}).get("dtype"),

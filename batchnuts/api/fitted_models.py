@@ -31,8 +31,8 @@ _FITS: dict[int, _Fit] = {}
 
 
 def remember(result: Any, model: Model, position: NDArray[Any] | None) -> None:
-    """Note of which model a result is, and its positions [chains, draws, dimension] if they are known, as
-    long as there is the result."""
+    """Note of which model a result is, as long as there is the result, and its positions [chains, draws, dimension]
+    where they are known."""
     key = id(result)
     kept = None
     if position is not None and not model.reports_variables and position.nbytes <= MOST_BYTES:

@@ -45,8 +45,7 @@ def only_op(function: Any, *types: str) -> PrimOp:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_what_consists_of_the_language_is_data(case: Case) -> None:
     for op in primitives(lowered(case)):
-        recordable = op.function.of_language or op.function.recordable
-        assert (op.function.body is not None) == recordable or not op.vars_in, op
+        assert (op.function.body is not None) == op.function.recordable or not op.vars_in, op
 
 
 def stand_ins(rng: Any, type_: TensorType) -> Any:

@@ -145,7 +145,7 @@ STOPS = {
 
 @pytest.mark.parametrize(("phase", "share", "message"), STOPS.values(), ids=STOPS)
 def test_further_draws_that_are_stopped_are_kept(
-    phase: str, share: float, message: str | None, monkeypatch: pytest.MonkeyPatch
+    phase: str, share: float, message: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slice_for(1e-6, monkeypatch)
 
@@ -163,6 +163,7 @@ def test_further_draws_that_are_stopped_are_kept(
     made = longer["posterior"].sizes["draw"]
     assert longer["posterior"].attrs["interrupted"]
     assert 9 < made < 17
+    assert f"interrupted; {made} of 17 draws of each of 4 chains" in capsys.readouterr().err
     np.testing.assert_array_equal(longer["posterior"]["x"], whole["posterior"]["x"][:, :made])
     with pytest.raises(BatchnutsError, match="it was interrupted"):
         batchnuts.extend(longer, 5)
@@ -207,6 +208,10 @@ def test_results_that_cannot_be_extended(short: Any) -> None:
         (fewer, "its group posterior lacks some of the run's draws"),
         (thinned, r"it lacks some of its draws \(output\.thin\); start another run"),
         ({"posterior": groups["posterior"]}, r"its draws were not saved .*keep_draws.*not a batchnuts run"),
+        (
+            {name: groups[name] for name in ("posterior", "sample_stats")},
+            "it has no group adaptation: it is one of many",
+        ),
         (older, "This result cannot be extended: speed"),
         ({}, "not a batchnuts run"),
     ]:

@@ -46,7 +46,7 @@ def trace_with_literals(
     A literal may be an index, and zero may be valid where five is not. If both fail, the first failure is raised. What
     consists of the language's own functions need not be traced, if all of them have rules for types.
     """
-    if function.of_language or function.recordable:
+    if function.recordable:
         with suppress(Exception):  # no rule, or an error of the user's, which the trace will have too
             return typed(function, arguments, USUAL)
     try:

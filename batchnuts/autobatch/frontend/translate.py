@@ -128,7 +128,7 @@ def compute(b: Builder, outs: tuple[str, ...], node: ast.expr, where: Source, fi
         offset=speculation.offset_of(node) if len(names) == 1 else None,
         rearranges=speculation.rearranges(node, static),
         of_language=(of_language := speculation.is_of_language(node, static)),
-        recordable=of_language or speculation.is_of_language(node, static, consists_of_language),
+        by_helpers=not of_language and speculation.is_of_language(node, static, consists_of_language),
         written=expressions.as_written(node, b.held),
     )
     held = tuple(b.variable(b.check()) for _ in range(count))

@@ -83,8 +83,8 @@ class Primitive:
     """Which inputs, if any, it passes on unchanged does not depend on their values."""
     of_language: bool = field(default=False, compare=False)
     """Whether it calls functions of this package alone, and so can be evaluated with arrays that have types only."""
-    recordable: bool = field(default=False, compare=False)
-    """Whether that holds, or it calls users' helpers too that consist of such functions (recordable_helpers.py)."""
+    by_helpers: bool = field(default=False, compare=False)
+    """Whether it would be so but for users' helpers, which consist of such functions (recordable_helpers.py)."""
     written: str = field(default="", compare=False)
     """The expression in the user's source, for messages, where `text` names what the compiler added."""
     shared: tuple[Shared, ...] = field(default=(), compare=False)
@@ -97,6 +97,11 @@ class Primitive:
     emitted: Expression | None = field(default=None, compare=False, repr=False)
     """What a costly primitive computes, for engines that make instructions of it. Array libraries call the function,
     which they differentiate and fuse themselves."""
+
+    @property
+    def recordable(self) -> bool:
+        """Whether it can be evaluated with arrays that have types only."""
+        return self.of_language or self.by_helpers
 
     def with_call(self, call: Callable[..., tuple[Any, ...]]) -> Primitive:
         """The primitive with another function, which nothing but itself describes."""

@@ -128,7 +128,7 @@ def _on_leaves(
     """
     primitive, used, wanted = op.function, tuple(used), tuple(wanted)
     if any(_runs_users_code(flatten(type_)[1]) for type_ in (*types, *expected)):
-        primitive = replace(primitive, of_language=False, recordable=False)
+        primitive = replace(primitive, of_language=False, by_helpers=False)
     inferred = [flatten(type_)[1] for type_ in expected]
     trees = [flatten(t) for t in types]
     if all(tree.kind is None for _, tree in trees) and len(used) == len(trees):

@@ -6,8 +6,8 @@
 
 The primitive's function is called once, with arrays that write down what is computed with them. What the expression
 gives has the types of the op's variables. A primitive keeps its function alone if it is costly, is written over lanes,
-calls functions that are not the language's own (which may ask what kind of array they have been given), needs a
-function that has no rule for types, or holds an array of more than LARGEST_CONSTANT bytes.
+calls functions that neither are the language's own nor consist of these (they may ask what kind of array they have been
+given), needs a function that has no rule for types, or holds an array of more than LARGEST_CONSTANT bytes.
 """
 
 from __future__ import annotations
@@ -62,8 +62,7 @@ def record_expressions(program: Program) -> Program:
 def expression_of(primitive: Primitive, inputs: Types, outputs: Types) -> Expression | None:
     """What a primitive computes of arrays of these types, its results in those; None where only its function says."""
     constant = not inputs  # and the frontend refuses hidden state (`refuse_hidden_state`)
-    recordable = primitive.of_language or primitive.recordable or constant
-    if not recordable or primitive.batched or primitive.costly or primitive.shared:
+    if not (primitive.recordable or constant) or primitive.batched or primitive.costly or primitive.shared:
         return None
     recording = Recording()
     arrays = [recording.input(type_.dtype, type_.shape) for type_ in inputs]

@@ -103,7 +103,7 @@ def ended_of_groups(groups: Mapping[str, xarray.Dataset], further_draws: int, na
             "its draws were not saved (output.draws, or keep_draws of sample_chains), or it is not a batchnuts run"
         )
     if "adaptation" not in groups:
-        raise refused("it was written by an earlier version, and has no group adaptation")
+        raise refused("it has no group adaptation: it is one of many fits, or was written by an earlier version")
     adaptation, stats = groups["adaptation"], groups["sample_stats"]
     about = adaptation.attrs
     if missing := [key for key in NEEDED if key not in about]:
